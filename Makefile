@@ -1,0 +1,71 @@
+# All set-up included: needs python3 (3.11 or newer, with venv and headers) and a C compiler, nothing else.
+#
+#   make demo          run a live scheduler with a million timers
+#   make test          the tests, on the compiled stack; ARGS= for pytest's arguments
+#   make lint types    ruff and cython-lint; mypy and stubtest
+#   make bench         the benchmarks
+#   make debug         the tests on a build with every check on
+#   make sanitize      the tests on a build with AddressSanitizer and UBSan
+#   make freethreaded  the tests on a free-threaded CPython, which is built first when there is none
+#
+# PYTHON= selects the interpreter, VENV= the virtual environment. setup.py's switches are heeded: NEXTDUE_PURE=1 make test.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+SHELL := /bin/bash
+# Either would shadow what is installed; PYTHON_GIL would hide that an extension turned the GIL on.
+unexport PYTHONPATH PYTHONHOME PYTHON_GIL
+
+python := $(VENV)/bin/python
+install := tools/install.sh "$(VENV)" "$(PYTHON)"
+# The interpreter is not instrumented, so the sanitizer's runtime has to be there before it.
+# libstdc++ too: its exceptions are looked up when the runtime starts. CPython's own leaks at exit are not our business.
+ifdef NEXTDUE_SANITIZE
+run := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
+       ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc
+endif
+
+.PHONY: demo test lint types bench debug sanitize freethreaded clean
+
+demo:
+	@$(install)
+	$(VENV)/bin/nextdue demo
+
+test:
+	@$(install)
+	@$(run) $(python) -P tools/check_install.py
+	$(run) $(python) -P -m pytest $(ARGS)
+
+lint:
+	@$(install) lint
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+	$(VENV)/bin/cython-lint src
+
+# The stubs are those of the compiled modules.
+types:
+	@$(install) lint
+	$(python) -m mypy src
+	$(python) -P -m mypy.stubtest $(patsubst src/nextdue/%.pyi,nextdue.%,$(wildcard src/nextdue/*.pyi))
+
+bench:
+	@$(install) bench
+	@$(python) -P tools/check_install.py
+	$(python) -P -m pytest benchmarks $(ARGS)
+
+debug:
+	NEXTDUE_DEBUG=1 $(MAKE) test VENV=$(VENV)-debug
+
+sanitize:
+	NEXTDUE_SANITIZE=address,undefined $(MAKE) test VENV=$(VENV)-sanitize
+
+freethreaded:
+	python=$${NEXTDUE_FREETHREADED_PYTHON:-$$(tools/build_freethreaded.sh)} && \
+	"$$python" -c 'import sysconfig; sysconfig.get_config_var("Py_GIL_DISABLED") or exit("not a free-threaded CPython")' && \
+	$(MAKE) test PYTHON="$$python" VENV=$(VENV)-freethreaded
+
+clean:
+	rm -rf build dist .venv .venv-debug .venv-sanitize .venv-freethreaded src/*.egg-info
+	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
