@@ -42,7 +42,7 @@ lint:
 	@$(install) lint
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
-	$(VENV)/bin/cython-lint src
+	PATH="$(abspath $(VENV))/bin:$$PATH" cython-lint src
 
 # The stubs are those of the compiled modules.
 types:

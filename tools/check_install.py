@@ -32,7 +32,7 @@ def main() -> None:
 
     pure = os.environ.get("NEXTDUE_PURE", "") not in ("", "0")
     backend = "pure" if pure else "compiled"
-    if nextdue.BACKEND != backend:
+    if backend != nextdue.BACKEND:
         sys.exit(f"nextdue.BACKEND must be {backend!r}, got {nextdue.BACKEND!r}")
 
     expected = set() if pure else declared_extensions()
