@@ -1,0 +1,417 @@
+"""The timetable and the ready line in pure Python, on `heapq`: baseline, oracle and fallback of the compiled ones.
+
+`HeapqTimetable` has the interface of the compiled `Timetable` and its promises. Timers are tuples (run_at, seq, id) in
+a list that `heapq` orders; what belongs to an id is a record in a dict. Methods with a leading underscore do not lock:
+their caller holds `lock`. It is a re-entrant lock, since a finalizer or a signal handler may come in between any two
+steps here and call back; so each method computes first and changes the structure in its last few stores.
+"""
+
+from __future__ import annotations
+
+import heapq
+import operator
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+NEVER = 2**63 - 1  # a run_at that does not come: it, and all that is past it
+LEAST = -(2**63)
+MIN_PRIORITY = -2048
+MAX_PRIORITY = 2047
+COUNTER_BITS = 52
+COUNTER_MASK = (1 << COUNTER_BITS) - 1
+
+Entry = tuple[int, int, int]  # run_at, seq (12 bits of inverted priority, then a counter), id
+
+
+def instant(value: Any, name: str) -> int:
+    """Turn an integer into an int within int64, saturating at both ends; refuse everything else."""
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    return min(max(operator.index(value), LEAST), NEVER)
+
+
+def limit_of(limit: Any) -> int:
+    if limit is None:
+        return NEVER
+    result = instant(limit, "limit")
+    if result < 0:
+        raise ValueError(f"limit must be 0 or more, got {limit!r}")
+    return result
+
+
+def priority_of(priority: Any) -> int:
+    result = instant(priority, "priority")
+    if not MIN_PRIORITY <= result <= MAX_PRIORITY:
+        raise ValueError(f"priority must be from {MIN_PRIORITY} to {MAX_PRIORITY}, got {priority!r}")
+    return result
+
+
+def ints(values: Any, name: str) -> list[int]:
+    """Give a list of ints within int64, from int64[n] or a sequence of ints; nothing is cast."""
+    if not isinstance(values, np.ndarray):
+        values = list(values)
+        if any(isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__") for value in values):
+            raise TypeError(f"{name} must be int64[n] or a sequence of ints, got {values[:8]!r}")
+        return [instant(value, name) for value in values]
+    if values.dtype != np.int64 or not values.dtype.isnative:
+        raise TypeError(f"{name} must be int64[n], got dtype {values.dtype!r}")
+    if values.ndim != 1:
+        raise ValueError(f"{name} must be int64[n], got shape {values.shape!r}")
+    return values.tolist()  # type: ignore[no-any-return]
+
+
+class _Slot:
+    """What belongs to an id: `seq` of its one live entry (0: none), its item, and whether its owner holds it."""
+
+    __slots__ = ("held", "item", "seq")
+
+    def __init__(self, seq: int, item: object, held: bool) -> None:
+        self.seq = seq
+        self.item = item
+        self.held = held
+
+
+class HeapqTimetable:
+    """Order timers by (run_at, higher priority, insertion), without a clock, on `heapq`.
+
+    The interface is that of `Timetable`; costs are those of `heapq` and `dict`, and nothing runs without the GIL.
+
+    >>> t = HeapqTimetable()
+    >>> late, soon = t.add(20, "late"), t.add(10, "soon")
+    >>> t.next_run_at(), len(t)
+    (10, 2)
+    >>> t.cancel(soon), soon in t
+    (True, False)
+    >>> t.pop_due(now=20)
+    ['late']
+    """
+
+    def __init__(self, *, capacity: int = 0) -> None:
+        if not 0 <= instant(capacity, "capacity") <= 2**31:
+            raise ValueError(f"capacity must be from 0 to 2**31, got {capacity!r}")
+        self.lock = threading.RLock()
+        self._heap: list[Entry] = []
+        self._slots: dict[int, _Slot] = {}
+        self._live = 0
+        self._counter = 0
+        self._last_id = 0
+
+    # ------------------------------------------------------------ one by one
+
+    def add(self, run_at: int, item: object = None, *, priority: int = 0) -> int:
+        """Add a timer and return its id. Complexity: O(log n)."""
+        at = instant(run_at, "run_at")
+        rank = priority_of(priority)
+        with self.lock:
+            return self._add(at, rank, item)
+
+    def cancel(self, timer_id: int) -> bool:
+        """Cancel a waiting timer; False if it is not waiting. Complexity: O(1), amortised for the rebuild."""
+        timer_id = instant(timer_id, "timer_id")
+        with self.lock:
+            slot = self._slots.get(timer_id)
+            if slot is None or slot.held:
+                return False
+            del self._slots[timer_id]
+            self._live -= 1
+        self._tidy()
+        return True
+
+    def reschedule(self, timer_id: int, run_at: int) -> bool:
+        """Move a waiting timer to `run_at`, behind equals; False if it is not waiting. Complexity: as `add`."""
+        timer_id = instant(timer_id, "timer_id")
+        at = instant(run_at, "run_at")
+        with self.lock:
+            if not self._is_waiting(timer_id):
+                return False
+            self._rearm(timer_id, at)
+        self._tidy()
+        return True
+
+    def next_run_at(self) -> int | None:
+        """Return the earliest run_at, or None when nothing waits. Complexity: O(1), amortised."""
+        with self.lock:
+            return self._next() if self._live else None
+
+    def pop(self) -> tuple[int, int, object]:
+        """Remove the earliest timer, due or not, and return (run_at, id, item); IndexError when nothing waits."""
+        with self.lock:
+            self._prune()
+            if not self._heap:
+                raise IndexError("pop from an empty timetable")
+            run_at, _, timer_id = self._drop_root()
+            item = self._slots.pop(timer_id).item
+            self._live -= 1
+        self._tidy()
+        return run_at, timer_id, item
+
+    # ------------------------------------------------------------ in bulk
+
+    def add_many(self, run_at: npt.NDArray[np.int64] | Sequence[int], items: Iterable[object] | None = None) -> npt.NDArray[np.int64]:
+        """Add a timer for each element, in order; return their ids, int64[n]. Complexity: k times `add`."""
+        times = ints(run_at, "run_at")
+        objects = [None] * len(times) if items is None else list(items)
+        if len(objects) != len(times):
+            raise ValueError(f"items must be {len(times)} objects, as many as run_at, got {len(objects)}")
+        with self.lock:
+            return np.array([self._add(at, 0, item) for at, item in zip(times, objects, strict=True)], dtype=np.int64)
+
+    def cancel_many(self, timer_ids: npt.NDArray[np.int64] | Sequence[int]) -> int:
+        """Cancel each of the timers; return how many were waiting."""
+        return sum(self.cancel(timer_id) for timer_id in ints(timer_ids, "timer_ids"))
+
+    def pop_due(self, now: int, limit: int | None = None) -> list[Any]:
+        """Remove the timers with run_at <= now, at most `limit`, and return their items in order."""
+        return [item for _, item in self._pop_due(now, limit)]
+
+    def pop_due_ids(self, now: int, limit: int | None = None) -> npt.NDArray[np.int64]:
+        """Remove the timers with run_at <= now, at most `limit`, and return their ids in order, int64[k]."""
+        return np.array([timer_id for timer_id, _ in self._pop_due(now, limit)], dtype=np.int64)
+
+    def _pop_due(self, now: int, limit: int | None) -> list[tuple[int, object]]:
+        at = min(instant(now, "now"), NEVER - 1)
+        left = limit_of(limit)
+        due: list[tuple[int, object]] = []
+        with self.lock:
+            while len(due) < left:
+                self._prune()
+                if not self._heap or self._heap[0][0] > at:
+                    break
+                timer_id = self._drop_root()[2]
+                self._live -= 1
+                due.append((timer_id, self._slots.pop(timer_id).item))
+        self._tidy()
+        return due
+
+    def clear(self) -> None:
+        """Remove every timer; items are released. Ids given out before stay unknown for good."""
+        with self.lock:
+            dropped = [self._slots.pop(timer_id) for timer_id in list(self._slots) if not self._slots[timer_id].held]
+            self._heap = []
+            self._live = 0
+        del dropped
+
+    # ------------------------------------------------------------ looking
+
+    def __len__(self) -> int:
+        return self._live
+
+    def __contains__(self, timer_id: object) -> bool:
+        if isinstance(timer_id, bool) or not hasattr(timer_id, "__index__"):
+            return False
+        with self.lock:
+            return self._is_waiting(instant(timer_id, "timer_id"))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self)} waiting, next at {self.next_run_at()}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the list and the dict with all that is in them, in bytes, by `sys.getsizeof` of one of a kind."""
+        with self.lock:
+            entry = 56 + 8 + 3 * 32  # a tuple of three, its place in the list, three ints
+            return len(self._heap) * entry + len(self._slots) * (56 + 48 + 40)
+
+    def check(self) -> None:
+        """Assert every invariant; for tests. Complexity: O(n)."""
+        with self.lock:
+            heap = self._heap
+            assert all(heap[(k - 1) // 2] < heap[k] for k in range(1, len(heap))), "heap order"
+            assert sum(map(self._is_live, heap)) == self._live, "one live entry for each waiting slot"
+            assert sum(not slot.held for slot in self._slots.values()) == self._live, "live count"
+            assert len(heap) <= 2 * self._live, "dead entries"
+
+    # ------------------------------------------------------------ caller holds the lock
+
+    def _is_waiting(self, timer_id: int) -> bool:
+        slot = self._slots.get(timer_id)
+        return slot is not None and not slot.held
+
+    def _ticket(self, timer_id: int) -> int:
+        """The seq of the timer's one live entry, here or with its owner; 0 if there is none."""
+        slot = self._slots.get(timer_id)
+        return 0 if slot is None else slot.seq
+
+    def _item(self, timer_id: int) -> Any:
+        """The item of a waiting or held timer, else None."""
+        slot = self._slots.get(timer_id)
+        return None if slot is None else slot.item
+
+    def _is_live(self, entry: Entry) -> bool:
+        slot = self._slots.get(entry[2])
+        return slot is not None and slot.seq == entry[1] and not slot.held
+
+    def _has_room(self, extra: int) -> bool:
+        return True
+
+    def _crowded(self) -> bool:
+        return len(self._heap) > 2 * self._live
+
+    def _new_seq(self, priority: int) -> int:
+        self._counter += 1
+        return (MAX_PRIORITY - priority) << COUNTER_BITS | self._counter
+
+    def _prune(self) -> None:
+        while self._heap and not self._is_live(self._heap[0]):
+            heapq.heappop(self._heap)
+
+    def _drop_root(self) -> Entry:
+        return heapq.heappop(self._heap)
+
+    def _occupy(self, priority: int, item: object) -> int:
+        """Make an id that is held, with a ticket."""
+        timer_id = self._last_id = self._last_id + 1
+        self._slots[timer_id] = _Slot(self._new_seq(priority), item, True)
+        return timer_id
+
+    def _add(self, run_at: int, priority: int, item: object) -> int:
+        """Add a waiting timer; its id."""
+        timer_id = self._occupy(priority, item)
+        slot = self._slots[timer_id]
+        heapq.heappush(self._heap, (run_at, slot.seq, timer_id))
+        slot.held = False
+        self._live += 1
+        return timer_id
+
+    def _next(self) -> int:
+        """The earliest run_at; NEVER when nothing waits."""
+        self._prune()
+        return self._heap[0][0] if self._heap else NEVER
+
+    def _last_waiting(self) -> int:
+        """The id of some waiting timer, -1 if there is none: the last in the heap, so that to disarm all is O(n)."""
+        while self._heap:
+            if self._is_live(self._heap[-1]):
+                return self._heap[-1][2]
+            self._heap.pop()
+        return -1
+
+    def _take_due(self, now: int) -> Entry | None:
+        """Pop the earliest timer if it is due, and hold it. It keeps its ticket."""
+        self._prune()
+        if not self._heap or self._heap[0][0] > now or self._heap[0][0] == NEVER:
+            return None
+        entry = self._drop_root()
+        self._slots[entry[2]].held = True
+        self._live -= 1
+        return entry
+
+    def _rearm(self, timer_id: int, run_at: int) -> None:
+        """Arm a held timer that has a ticket, or move a waiting one: behind equals, with its priority."""
+        slot = self._slots[timer_id]
+        self._counter += 1
+        seq = slot.seq & ~COUNTER_MASK | self._counter
+        heapq.heappush(self._heap, (run_at, seq, timer_id))
+        self._live += slot.held
+        slot.held = False
+        slot.seq = seq
+
+    def _disarm(self, timer_id: int) -> bool:
+        """Take the ticket of a waiting or held timer away, for good: its entries are dead. True: it was waiting."""
+        slot = self._slots[timer_id]
+        waited = not slot.held
+        self._live -= waited
+        slot.held = True
+        slot.seq = 0
+        return waited
+
+    def _release(self, timer_id: int) -> Any:
+        """Forget a held timer; its item, for the caller to drop after the lock is given back."""
+        return self._slots.pop(timer_id).item
+
+    # ------------------------------------------------------------ memory
+
+    def _make_room(self, extra: int) -> None:
+        """Nothing to do: a list and a dict grow by themselves."""
+
+    def _tidy(self) -> None:
+        """Leave the dead out when they are more than half."""
+        with self.lock:
+            if self._crowded():
+                heap = [entry for entry in self._heap if self._is_live(entry)]
+                heapq.heapify(heap)
+                self._heap = heap
+
+
+class ReadyLine:
+    """Due jobs that wait for a worker, by higher priority, then run_at, then seq; the twin of the compiled one.
+
+    A FIFO for each priority in use, and beside it a heap of what came out of order; the better of the two heads is next.
+    """
+
+    def __init__(self, timetable: HeapqTimetable) -> None:
+        self._timetable = timetable
+        self._levels: dict[int, tuple[deque[Entry], list[Entry]]] = {}
+        self._order: list[int] = []  # heap of the levels in use
+        self._count = 0
+        self._dead = 0
+
+    def _is_live(self, entry: Entry) -> bool:
+        return self._timetable._ticket(entry[2]) == entry[1]
+
+    def _put(self, run_at: int, seq: int, timer_id: int) -> bool:
+        """Add an entry."""
+        entry = (run_at, seq, timer_id)
+        level = seq >> COUNTER_BITS
+        if level not in self._levels:
+            self._levels[level] = (deque(), [])
+            heapq.heappush(self._order, level)
+        ring, spill = self._levels[level]
+        if not ring or ring[-1] < entry:
+            ring.append(entry)
+        else:
+            heapq.heappush(spill, entry)
+        self._count += 1
+        return True
+
+    def _promote(self, now: int, limit: int) -> int:
+        """Take up to `limit` due timers over from the timetable; how many."""
+        count = 0
+        while count < limit and (entry := self._timetable._take_due(now)) is not None:
+            self._put(*entry)
+            count += 1
+        return count
+
+    def _pop(self, bound: int) -> int:
+        """Remove the next live entry and return its id; -1 when there is none, or its counter is not below `bound`."""
+        while self._order:
+            level = self._order[0]
+            ring, spill = self._levels[level]
+            if not ring and not spill:
+                heapq.heappop(self._order)
+                del self._levels[level]
+                continue
+            from_spill = not ring or (spill and spill[0] < ring[0])
+            best = spill[0] if from_spill else ring[0]
+            live = self._is_live(best)
+            if live and best[1] & COUNTER_MASK >= bound:
+                return -1
+            if from_spill:
+                heapq.heappop(spill)
+            else:
+                ring.popleft()
+            self._count -= 1
+            if live:
+                return best[2]
+            self._dead -= 1
+        return -1
+
+    def _waiting(self) -> int:
+        return self._count - self._dead
+
+    def _forget(self) -> None:
+        """An entry here has died. Sweep when half are dead: O(1) amortised."""
+        self._dead += 1
+        if 2 * self._dead <= self._count:
+            return
+        entries = [e for ring, spill in self._levels.values() for e in (*ring, *spill) if self._is_live(e)]
+        self._levels = {}
+        self._order = []
+        self._count = self._dead = 0
+        for entry in sorted(entries):
+            self._put(*entry)

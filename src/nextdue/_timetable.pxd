@@ -1,0 +1,114 @@
+"""The contract of the compiled timetable: what `_ready.pyx` and the compiled agenda may reach.
+
+Methods with a leading underscore do not lock: their caller holds `lock`. They are straight-line C without an
+allocation of Python objects and without a dropped reference, so no finalizer, no collection and no wait for the GIL
+happens under the lock. A reference that a method takes out is the caller's to drop, after it has given the lock back.
+"""
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+cimport cython
+
+from ._heap cimport Entry
+
+cdef enum:
+    CHUNK_BITS = 10
+    CHUNK = 1 << CHUNK_BITS     # slots that are allocated, and given back, together
+    WORDS = CHUNK >> 6
+
+cdef enum:
+    NO_MEMORY = -1              # what `_add` returns instead of an id
+    TOO_MANY = -2
+
+
+cdef struct Chunk:
+    uint64_t[CHUNK] seq         # the ticket of the slot's one live entry; of a free slot: the next free one
+    uint32_t[CHUNK] gen         # the generation of the id that has the slot, or will have it next
+    uint64_t[WORDS] held        # bitmaps; together they tell the slot's state, see I2
+    uint64_t[WORDS] cancelled
+    PyObject** items            # owned references; NULL until the chunk is given its first item
+    int64_t index               # its page
+    int32_t free_head           # first free slot, or CHUNK
+    int32_t used                # slots that are not free (a retired one never is again)
+    Chunk* prev                 # chunks with a free slot are linked
+    Chunk* next
+
+
+cdef struct Page:
+    Chunk* chunk                # NULL: given back, or never used
+    uint32_t gen_floor          # where generations begin when the chunk is made again
+
+
+cdef class Timetable:
+    cdef cython.pymutex lock    # guards every field below
+    cdef PyObject* _array       # owned: the numpy array in whose buffer the heap lies
+    cdef Entry* _heap           # its data, re-read after every lock
+    cdef int64_t _capacity      # entries
+    cdef int64_t _n             # entries in the heap, dead ones included
+    cdef int64_t _live          # waiting timers, so dead entries are _n - _live
+    cdef int64_t _held          # slots without an entry here that may be re-armed
+    cdef uint64_t _counter      # last one given out
+    cdef Page* _pages
+    cdef int64_t _page_count
+    cdef int64_t _page_capacity
+    cdef Chunk* _open           # head of the list of chunks with a free slot
+    cdef int64_t _chunk_count
+    cdef int64_t _item_chunks
+    cdef int64_t _empty_chunks
+    cdef int64_t _gap                   # no page below it lacks a chunk
+    cdef object _collected              # unused: a Python attribute makes this a type that the collector visits
+    cdef object __weakref__
+
+    # Slots.
+    cdef Chunk* _find(self, int64_t timer_id) noexcept nogil
+    cdef bint _has(self, int64_t timer_id, bint held) noexcept nogil
+    cdef bint _is_waiting(self, int64_t timer_id) noexcept nogil
+    cdef bint _has_item(self, int64_t timer_id) noexcept nogil
+    cdef uint64_t _ticket(self, int64_t timer_id) noexcept nogil
+    cdef object _item(self, int64_t timer_id)
+    cdef void _link(self, Chunk* chunk) noexcept nogil
+    cdef void _unlink(self, Chunk* chunk) noexcept nogil
+    cdef Chunk* _new_chunk(self) noexcept nogil
+    cdef int64_t _take_slot(self, bint with_item) noexcept nogil
+    cdef void _arm_slot(self, int64_t timer_id, uint64_t seq) noexcept nogil
+    cdef void _free_slot(self, Chunk* chunk, int64_t k) noexcept nogil
+    cdef PyObject* _take_item(self, int64_t timer_id) noexcept nogil
+    cdef void _trim(self) noexcept nogil
+
+    # The heap.
+    cdef bint _has_room(self, int64_t extra) noexcept nogil
+    cdef bint _crowded(self) noexcept nogil
+    cdef bint _roomy(self) noexcept nogil
+    cdef uint64_t _new_seq(self, int priority) noexcept nogil
+    cdef void _push(self, int64_t run_at, uint64_t seq, int64_t timer_id) noexcept nogil
+    cdef void _drop_root(self) noexcept nogil
+    cdef void _prune(self) noexcept nogil
+    cdef bint _is_live(self, const Entry* entry) noexcept nogil
+    cdef void _entry_gone(self, const Entry* entry) noexcept nogil
+    cdef void _rebuild(self) noexcept nogil
+    cdef void _sweep(self) noexcept nogil
+    cdef int64_t _following(self, int64_t k) noexcept nogil
+    cdef int64_t _count_due(self, int64_t now, int64_t limit) noexcept nogil
+    cdef int64_t _pop_block(self, int64_t now, int64_t limit, Entry* out) noexcept nogil
+    cdef int64_t _sweep_block(self, int64_t now, int64_t limit, int64_t due, Entry* out) noexcept nogil
+    cdef int64_t _part(self, int64_t timer_id) noexcept nogil
+
+    # Timers that are taken, held and armed again under one id: what an owner of jobs needs.
+    cdef int64_t _occupy(self, int priority, object item)
+    cdef int64_t _add(self, int64_t run_at, int priority, object item)
+    cdef int64_t _next(self) noexcept nogil
+    cdef int64_t _last_waiting(self) noexcept nogil
+    cdef bint _take_due(self, int64_t now, Entry* out) noexcept nogil
+    cdef void _rearm(self, int64_t timer_id, int64_t run_at) noexcept nogil
+    cdef bint _disarm(self, int64_t timer_id) noexcept nogil
+    cdef object _release(self, int64_t timer_id)
+
+    # These lock, or allocate: not under the lock.
+    cdef int64_t _add_block(self, int64_t* source, int64_t* target, int64_t k, PyObject** refs) noexcept nogil
+    cdef int64_t _cancel_block(self, int64_t* ids, int64_t k, int64_t* with_items) noexcept nogil
+    cdef int _release_block(self, int64_t* ids, int64_t k, int64_t stride, list out) except -1
+    cdef Entry* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL
+    cdef int _make_room(self, int64_t extra) except -1
+    cdef int _resize(self, int64_t capacity) except -1
+    cdef void _exchange(self, PyObject** owner, Entry* heap, int64_t capacity) noexcept nogil
+    cdef int _tidy(self) except -1

@@ -1,0 +1,12 @@
+"""Errors that a caller would catch by name; everything else is a builtin."""
+
+
+class DuplicateJobId(ValueError):
+    """A job was given the id of one that has not ended."""
+
+
+class UnknownJobId(KeyError):
+    """An id that no job has, or whose job ended so long ago that the agenda has forgotten it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would show the repr of its message

@@ -1,0 +1,499 @@
+"""The scheduler: who runs what is due. A watcher that waits, and workers that run; every rule is the agenda's.
+
+    caller -> Scheduler -> Agenda -> Timetable, and back
+
+The threads know the agenda and not the scheduler, so a scheduler that is dropped can end them. Each thread parks on a
+lock of its own; the agenda says, under its one lock, who is to be woken, and whoever made the change releases that lock
+afterwards. The watcher sleeps until exactly the next `run_at` and is signalled only for an earlier one, so with nothing
+due the process does not wake up.
+"""
+
+from __future__ import annotations
+
+import _thread
+import concurrent.futures.thread  # registers its exit hook, so that ours, registered later, runs before it
+import logging
+import os
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+
+from ._backend import Agenda, Job
+from ._units import SECOND, limit_ns
+from .retry import DEFAULT, RetryPolicy
+from .status import Status
+
+logger = logging.getLogger("nextdue")
+
+T = TypeVar("T")
+Seconds = float | timedelta
+
+LONGEST_WAIT = _thread.TIMEOUT_MAX  # seconds that the platform can wait at once
+UNTOLD_WAIT = 60.0  # longest sleep on an injected clock that cannot tell when it is moved
+LONGEST_PAUSE = 1.0  # between tries of a watcher whose clock fails
+
+
+class Shutdown(NamedTuple):
+    """What `Scheduler.shutdown` found when it returned."""
+
+    complete: bool  # all that was to run has run
+    never_started: int  # jobs that were cancelled by the shutdown while no run of theirs was going
+    running: int  # runs going, and due jobs that still wait for a worker
+
+
+class _Here(threading.local):
+    """Which run the current thread is in: a shutdown that is called from a run does not wait for that run."""
+
+    agenda: Agenda | None = None
+    round: Any = None  # of a worker: tells whether a run is going
+    call_of: int = 0  # of a thread of a foreign pool: id of the agenda whose task it runs
+
+
+_here = _Here()
+_schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+
+
+class Scheduler(Executor):
+    """Run jobs when they are due, on a fixed number of threads, or in another executor.
+
+    Args:
+        workers: how many runs may go at once, 1 or more; by default as `ThreadPoolExecutor` has it.
+        clock: as for `Agenda`. One with `subscribe(callback)`, as `ManualClock` has it, wakes the scheduler when it is
+            moved; on another injected clock a sleep is at most 60 s.
+        retry: policy for failed one-offs that have none of their own; None: no retry.
+        executor: an `Executor` in which the tasks run instead, or a factory of one, which can also replace a pool that
+            broke. At most `workers` runs are in it at a time, so priorities, cancel and shutdown keep their meaning.
+            An executor that was given is not shut down.
+        agenda: one made before, with a clock and retry of its own.
+        name: of the threads.
+
+    Thread-safety: all of it may be called from any thread, from tasks and from signal handlers. Leaving a `with` block
+    calls `shutdown()`.
+
+    >>> with Scheduler(workers=1) as scheduler:
+    ...     job = scheduler.schedule(pow, delay=0.01, args=(2, 10))
+    ...     job.result()
+    1024
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        retry: RetryPolicy | None = None,
+        executor: Executor | Callable[[], Executor] | None = None,
+        agenda: Agenda | None = None,
+        name: str = "nextdue",
+    ) -> None:
+        if workers is None:
+            workers = min(32, (os.cpu_count() or 1) + 4)
+        if isinstance(workers, bool) or not isinstance(workers, int):
+            raise TypeError(f"workers must be an int or None, got {workers!r}")
+        if workers < 1:
+            raise ValueError(f"workers must be 1 or more, got {workers!r}")
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, got {name!r}")
+        if executor is not None and not isinstance(executor, Executor) and not callable(executor):
+            raise TypeError(f"executor must be an Executor or a factory of one, got {executor!r}")
+        if agenda is None:
+            agenda = Agenda(clock, retry=retry)
+        elif not isinstance(agenda, Agenda):
+            raise TypeError(f"agenda must be an Agenda, got {agenda!r}")
+        elif clock is not time.monotonic_ns or retry is not None:
+            raise ValueError("clock and retry must be left out where an agenda is given: it has its own")
+        self._agenda = agenda
+        self._never_started = 0
+        self._threads: list[threading.Thread] = []
+        self._unsubscribe: Callable[[], None] | None = None
+        clock = agenda._clock_of()
+        subscribe = getattr(clock, "subscribe", None)
+        park = _parked()
+        agenda._attach(park, workers)
+        watcher = _Watcher(agenda, park, told=subscribe is not None, exact=clock is time.monotonic_ns)
+        threads: list[tuple[str, Callable[[], None]]] = [(f"{name}-watcher", watcher.run)]
+        if executor is None:
+            threads += [(f"{name}-worker-{k}", _Worker(agenda).run) for k in range(workers)]
+        else:
+            threads.append((f"{name}-dispatcher", _Dispatcher(agenda, executor, workers).run))
+        try:
+            for thread_name, target in threads:
+                thread = threading.Thread(target=target, name=thread_name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:
+            agenda._close(True)
+            agenda._wake_all()
+            raise
+        if subscribe is not None:
+            self._unsubscribe = subscribe(agenda._poke)
+        _schedulers.add(self)
+
+    # ------------------------------------------------------------ jobs: the agenda's, signature for signature
+
+    def schedule(
+        self,
+        task: Callable[..., Any],
+        delay: Seconds = 0,
+        *,
+        at: int | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        retry: RetryPolicy | None = DEFAULT,
+    ) -> Job:
+        """Run a task once. As `Agenda.schedule`; raises RuntimeError after `shutdown`."""
+        return self._agenda.schedule(
+            task, delay, at=at, args=args, kwargs=kwargs, id=id, priority=priority, retry=retry
+        )
+
+    def schedule_at_fixed_rate(
+        self,
+        task: Callable[..., Any],
+        initial_delay: Seconds,
+        period: Seconds,
+        *,
+        at: int | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        retry: RetryPolicy | None = DEFAULT,
+    ) -> Job:
+        """Run a task at the slots `first + k * period`. As `Agenda.schedule_at_fixed_rate`."""
+        return self._agenda.schedule_at_fixed_rate(
+            task, initial_delay, period, at=at, args=args, kwargs=kwargs, id=id, priority=priority, retry=retry
+        )
+
+    def schedule_with_fixed_delay(
+        self,
+        task: Callable[..., Any],
+        initial_delay: Seconds,
+        delay: Seconds,
+        *,
+        at: int | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        retry: RetryPolicy | None = DEFAULT,
+    ) -> Job:
+        """Run a task again and again, `delay` after each end. As `Agenda.schedule_with_fixed_delay`."""
+        return self._agenda.schedule_with_fixed_delay(
+            task, initial_delay, delay, at=at, args=args, kwargs=kwargs, id=id, priority=priority, retry=retry
+        )
+
+    def cancel(self, job: Job | str | int) -> bool:
+        """Cancel a job for good. As `Agenda.cancel`."""
+        return self._agenda.cancel(job)
+
+    def reschedule(self, job: Job | str | int, delay: Seconds = 0, *, at: int | None = None) -> bool:
+        """Give a job another next run. As `Agenda.reschedule`."""
+        return self._agenda.reschedule(job, delay, at=at)
+
+    def status(self, job: Job | str | int) -> Status:
+        """The `Status` of a job. As `Agenda.status`."""
+        return self._agenda.status(job)
+
+    def last_error(self, job: Job | str | int) -> BaseException | None:
+        """What the last failed run of a job raised, or None. As `Agenda.last_error`."""
+        return self._agenda.last_error(job)
+
+    def next_run_at(self) -> int | None:
+        """The earliest run_at of the jobs that are not yet ready, or None. As `Agenda.next_run_at`."""
+        return self._agenda.next_run_at()
+
+    @property
+    def skipped(self) -> int:
+        """Slots of fixed-rate jobs that were not run, all jobs together."""
+        return self._agenda.skipped
+
+    # ------------------------------------------------------------ an Executor
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Run `fn(*args, **kwargs)` now; a `concurrent.futures.Future`, to which its error goes unlogged.
+
+        Raises: RuntimeError after `shutdown`; TypeError if `fn` is not callable, or a coroutine function.
+        """
+        future: Future[T] = Future()
+        self._agenda._submit(future, fn, args, kwargs)
+        return future
+
+    def shutdown(  # type: ignore[override]
+        self, wait: bool = True, timeout: Seconds | None = None, *, cancel_futures: bool = False
+    ) -> Shutdown:
+        """Take no more jobs. What is not due ends CANCELLED; what is due, submitted or running still runs.
+
+        Args:
+            wait: wait until that is done. A run that calls this is not waited for.
+            timeout: seconds or a timedelta to wait at most; None or infinity: no limit.
+            cancel_futures: cancel what is due or submitted, too; only what is running goes on.
+
+        Returns: `Shutdown(complete, never_started, running)`. Futures and waiters of what never runs are released.
+        Idempotent. May be called from a task, a done-callback or a signal handler.
+        """
+        limit = limit_ns(timeout, "timeout")
+        deadline = None if limit is None else time.monotonic_ns() + limit
+        agenda = self._agenda
+        if agenda._is_orphaned():
+            return Shutdown(False, agenda._count_left(), 0)
+        self._never_started += agenda._close(bool(cancel_futures))
+        agenda._wake_all()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        excused = int(_is_in_a_run_of(agenda))
+        waiter = _parked()
+        waits = wait and agenda._join(waiter, excused)
+        if waits:
+            _acquire(waiter, deadline)
+        running = agenda._leave(waiter, excused if wait else 0)
+        if not wait:
+            running -= excused
+        if wait and running == 0:
+            self._join_threads(deadline)
+        return Shutdown(running == 0, self._never_started, running)
+
+    def _join_threads(self, deadline: int | None) -> None:
+        """Wait for the threads to end, as far as none of them waits here itself."""
+        for thread in self._threads:
+            if thread is threading.current_thread() or _here.agenda is self._agenda:
+                continue
+            left = LONGEST_WAIT if deadline is None else max(0, deadline - time.monotonic_ns()) / SECOND
+            thread.join(min(left, LONGEST_WAIT))
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        agenda = getattr(self, "_agenda", None)
+        if agenda is None or agenda._is_closed():
+            return
+        _warn(f"unclosed scheduler {self!r}; call shutdown(), or use it in a with statement", ResourceWarning, source=self)
+        agenda._close(False)
+        agenda._wake_all()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+
+    def __repr__(self) -> str:
+        return f"<Scheduler on {self._agenda!r}>"
+
+
+# ---------------------------------------------------------------- threads
+
+
+def _parked() -> Any:
+    """A binary semaphore: a plain lock, taken. Releasing it lets the thread that acquires it go on."""
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock
+
+
+def _acquire(lock: Any, deadline: int | None) -> bool:
+    """Acquire until a deadline on the monotonic clock, in slices that the platform can express."""
+    while True:
+        left = LONGEST_WAIT if deadline is None else max(0, deadline - time.monotonic_ns()) / SECOND
+        if lock.acquire(True, min(left, LONGEST_WAIT)):
+            return True
+        if deadline is not None and time.monotonic_ns() >= deadline:
+            return False
+
+
+def _is_in_a_run_of(agenda: Agenda) -> bool:
+    if _here.agenda is agenda:
+        return bool(_here.round.is_busy())
+    return _here.call_of == id(agenda)
+
+
+def _sharpen() -> None:
+    """Set this thread's timer slack to 1 ns: by default Linux adds 50 us to each timed wait."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK
+
+
+class _Watcher:
+    """The thread that sleeps until the next run_at."""
+
+    def __init__(self, agenda: Agenda, park: Any, *, told: bool, exact: bool) -> None:
+        self.agenda = agenda
+        self.park = park
+        self.told = told  # the clock tells when it is moved: no timed wait
+        self.longest = LONGEST_WAIT if exact else UNTOLD_WAIT
+
+    def run(self) -> None:
+        try:
+            _sharpen()
+        except Exception:
+            logger.debug("the timer slack stays as it is", exc_info=True)
+        pause = 0.001
+        while True:
+            try:
+                while (sleep := self.agenda._watch()) > -2:
+                    if sleep < 0 or (self.told and sleep > 0):
+                        self.park.acquire()
+                    elif sleep > 0:
+                        self.park.acquire(True, min(sleep / SECOND, self.longest))
+                    pause = 0.001
+                return
+            except BaseException:  # of the clock, or thrown into the thread: nothing ends the watcher
+                logger.exception("the watcher failed; it looks again in %g s", pause)
+                self.park.acquire(True, pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+
+class _Worker:
+    """A thread that runs what is ready, and parks when nothing is."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self.agenda = agenda
+        self.park = _parked()
+        self.round = agenda._new_round()
+
+    def run(self) -> None:
+        _here.agenda = self.agenda
+        _here.round = self.round
+        while True:
+            try:
+                while self.agenda._work(self.park, self.round):
+                    self.park.acquire()
+                return
+            except BaseException:  # thrown into the thread between two runs
+                logger.exception("a worker was disturbed; it goes on")
+                self.agenda._unpark(self.park)
+
+
+def _call_here(key: int, task: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run a task in a foreign pool, and note on its thread whose it is."""
+    before, _here.call_of = _here.call_of, key
+    try:
+        return task(*args, **kwargs)
+    finally:
+        _here.call_of = before
+
+
+class _Dispatcher:
+    """A thread that hands ready jobs to a foreign executor, at most `places` at a time."""
+
+    def __init__(self, agenda: Agenda, executor: Executor | Callable[[], Executor], places: int) -> None:
+        self.agenda = agenda
+        self.factory = None if isinstance(executor, Executor) else executor
+        self.executor = executor if isinstance(executor, Executor) else None
+        self.places = places
+        self.in_flight = 0
+        self.lock = threading.Lock()
+        self.park = _parked()
+
+    def run(self) -> None:
+        while True:
+            try:
+                while self.step():
+                    pass
+                break
+            except BaseException:
+                logger.exception("the dispatcher was disturbed; it goes on")
+        if self.factory is not None and self.executor is not None:
+            self.executor.shutdown(wait=False)
+
+    def step(self) -> bool:
+        """Hand over one job, or park; False when all is done."""
+        with self.lock:
+            free = self.in_flight < self.places
+        if free:
+            job = self.agenda._take_one()
+            if job is not None:
+                self.start(job)
+                return True
+            if not self.agenda._rest(self.park):
+                return not self.agenda._is_closed() or self.agenda._count_left() > 0
+        self.park.acquire()
+        self.agenda._unpark(self.park)
+        return True
+
+    def start(self, job: Job) -> None:
+        task, args, kwargs, future, run = self.agenda._call_of(job)
+        if future is not None and not future.set_running_or_notify_cancel():
+            self.agenda._retract(job)
+            return
+        with self.lock:
+            self.in_flight += 1
+        try:
+            inner = self.submit(task, args, kwargs)
+        except BaseException as error:
+            self.ended(job, run, future, error, None)
+            return
+        inner.add_done_callback(lambda inner: self.done(job, run, future, inner))
+
+    def submit(self, task: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Future[Any]:
+        if self.executor is None:
+            assert self.factory is not None
+            self.executor = self.factory()
+        try:
+            return self.executor.submit(_call_here, id(self.agenda), task, args, kwargs)
+        except BrokenExecutor:
+            if self.factory is None:
+                raise
+            logger.warning("the pool is broken; a new one takes its place")
+            self.executor.shutdown(wait=False)
+            self.executor = self.factory()
+            return self.executor.submit(_call_here, id(self.agenda), task, args, kwargs)
+
+    def done(self, job: Job, run: int, future: Future[Any] | None, inner: Future[Any]) -> None:
+        try:
+            error = inner.exception()
+        except BaseException as cancelled:  # the pool was shut down by its owner
+            error = cancelled
+        self.ended(job, run, future, error, None if error is not None else inner.result())
+
+    def ended(self, job: Job, run: int, future: Future[Any] | None, error: BaseException | None, value: Any) -> None:
+        try:
+            self.agenda.finished(job, error, value=value, run=run)
+            if future is not None and error is None:
+                future.set_result(value)
+        finally:
+            with self.lock:
+                self.in_flight -= 1
+            try:
+                self.park.release()
+            except RuntimeError:
+                pass  # it is awake, and looks again
+
+
+# ---------------------------------------------------------------- process life
+
+
+def _at_exit() -> None:
+    """End every scheduler as an executor ends: what is due or submitted runs, what is not due does not."""
+    for scheduler in list(_schedulers):
+        if not scheduler._agenda._is_closed():
+            scheduler.shutdown()
+
+
+# Before `threading` joins the workers of `concurrent.futures`, whose own hook this one precedes; plain atexit comes later.
+threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
+
+_forking: list[Agenda] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = [scheduler._agenda for scheduler in list(_schedulers)]
+    for agenda in _forking:
+        agenda._before_fork()
+
+
+def _after_fork(orphaned: bool) -> None:
+    for agenda in _forking:
+        agenda._after_fork(orphaned)
+    _forking.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork(False),
+        after_in_child=lambda: _after_fork(True),
+    )
