@@ -158,8 +158,8 @@ cdef class Agenda:
 
     cdef object _worker_to_wake(self)
     cdef object _watcher_to_wake(self, int64_t run_at)
-    @cython.locals(drained=list)
-    cdef list _drained_if_so(self)
+    cdef int _rouse(self, Round round) except -1
+    cdef int _conclude(self, Round round) except -1
     cdef bint _is_drained(self)
     @cython.locals(
         tt=Timetable, job=Job, following=Job, extras=Extras, run=uint32_t, now=int64_t, arriving=bint, stop=bint

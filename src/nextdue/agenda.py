@@ -686,6 +686,7 @@ class Agenda:
             if found is None or found._state > RUNNING:
                 return False
             self._end(found, CANCELLED, round)
+            self._conclude(round)
         round.finish(self._tt)
         return True
 
@@ -713,8 +714,7 @@ class Agenda:
                         extras.streak = 0
                         extras.moved = found._going > 0
                     self._arm(found, run_at)
-                    round.watcher = self._watcher_to_wake(run_at)
-                    round.crowded = self._tt._crowded()
+                    self._rouse(round)
                     break
             self._tt._make_room(1)
         round.finish(self._tt)
@@ -932,6 +932,7 @@ class Agenda:
         end = self._now_or_last()
         with self._tt.lock:
             self._book(job, run, False, value, None, end, -1, round)
+            self._rouse(round)
         round.finish(self._tt)
         return 0
 
@@ -967,6 +968,7 @@ class Agenda:
         with self._tt.lock:
             current = job._state == RUNNING and run == job._attempts
             self._book(job, run, True, None, error, end, wait, round)
+            self._rouse(round)
             state = job._state
         try:
             if future is not None:
@@ -1017,9 +1019,6 @@ class Agenda:
                 self._end(job, FAILED if failed else SUCCEEDED, round)
         elif job._state > RUNNING and job._going == 0:
             round.waiters = self._waiters_of(job)  # cancelled while it ran, and over now
-        round.watcher = self._watcher_to_wake(self._tt._next())
-        round.drained = self._drained_if_so()
-        round.crowded = self._tt._crowded()
         return 0
 
     def _next_turn(self, job, extras, end, wait):
@@ -1058,7 +1057,6 @@ class Agenda:
             round.waiters = self._waiters_of(job)
             if state == CANCELLED and job._extras is not None:
                 round.future = job._extras.future
-        round.crowded = self._tt._crowded()
         return 0
 
     def _remember(self, job):
@@ -1106,13 +1104,19 @@ class Agenda:
         self._armed_at = AWAKE
         return self._watcher
 
-    def _drained_if_so(self):
-        """The locks of those who wait for a shutdown, if all is done. Caller holds the lock."""
-        if not self._closed or self._drained is None or not self._is_drained():
-            return None
-        drained = self._drained
-        self._drained = None
-        return drained
+    def _rouse(self, round):
+        """Note whom this round of the lock, which has armed jobs or made some ready, concerns: its last step, once. Caller holds the lock."""
+        round.worker = self._worker_to_wake()
+        round.watcher = self._watcher_to_wake(self._tt._next())
+        return self._conclude(round)
+
+    def _conclude(self, round):
+        """Note what the ends in this round of the lock lead to: its last step, once. Caller holds the lock."""
+        round.crowded = self._tt._crowded()
+        if self._drained is not None and self._is_drained():
+            round.drained = self._drained
+            self._drained = None
+        return 0
 
     def _is_drained(self):
         return self._runs <= self._excused and self._line._waiting() == 0
@@ -1236,10 +1240,7 @@ class Agenda:
                 else:
                     self._idle[self._idle_count] = park  # one place for each worker: `_attach`
                     self._idle_count += 1
-                round.worker = self._worker_to_wake()
-                round.watcher = self._watcher_to_wake(tt._next())
-                round.drained = self._drained_if_so()
-                round.crowded = tt._crowded()
+                self._rouse(round)
             round.finish(tt)
             if future is not None:
                 deliver(future, value)
@@ -1279,7 +1280,7 @@ class Agenda:
             self._runs -= 1
             if job._state == RUNNING:
                 self._end(job, CANCELLED, round)
-            round.drained = self._drained_if_so()
+            self._conclude(round)
         round.finish(self._tt)
 
     def _unpark(self, park):
@@ -1350,7 +1351,7 @@ class Agenda:
                     if job._state <= RUNNING:
                         count += job._going == 0
                         self._end(job, CANCELLED, round)
-                round.drained = self._drained_if_so()
+                self._conclude(round)
             round.finish(self._tt)
             job = None
             if timer_id < 0:

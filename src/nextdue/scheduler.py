@@ -24,6 +24,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
+from . import agenda as _pure
 from ._backend import Agenda, Job
 from ._units import SECOND, limit_ns
 from .retry import DEFAULT, RetryPolicy
@@ -104,7 +105,7 @@ class Scheduler(Executor):
             raise TypeError(f"executor must be an Executor or a factory of one, got {executor!r}")
         if agenda is None:
             agenda = Agenda(clock, retry=retry)
-        elif not isinstance(agenda, Agenda):
+        elif not isinstance(agenda, (Agenda, _pure.Agenda)):
             raise TypeError(f"agenda must be an Agenda, got {agenda!r}")
         elif clock is not time.monotonic_ns or retry is not None:
             raise ValueError("clock and retry must be left out where an agenda is given: it has its own")

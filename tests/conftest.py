@@ -1,0 +1,36 @@
+"""What every suite shares: both stacks, side by side, and a clock that moves by hand."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+import nextdue
+from nextdue import pure
+from nextdue.testing import ManualClock
+
+PURE_ONLY = os.environ.get("NEXTDUE_PURE", "") not in ("", "0")
+STACKS = {"pure": SimpleNamespace(name="pure", Timetable=pure.Timetable, Agenda=pure.Agenda, Job=pure.Job)}
+if not PURE_ONLY:
+    STACKS["compiled"] = SimpleNamespace(
+        name="compiled", Timetable=nextdue.Timetable, Agenda=nextdue.Agenda, Job=nextdue.Job
+    )
+
+
+def pytest_report_header() -> str:
+    return f"nextdue {nextdue.__version__}: BACKEND={nextdue.BACKEND}, stacks under test: {', '.join(sorted(STACKS))}"
+
+
+
+@pytest.fixture(params=sorted(STACKS))
+def stack(request: pytest.FixtureRequest) -> SimpleNamespace:
+    """Timetable, Agenda and Job of one stack; each test that asks for it runs on both."""
+    assert nextdue.BACKEND == ("pure" if PURE_ONLY else "compiled")
+    return STACKS[request.param]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
