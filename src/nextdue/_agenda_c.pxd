@@ -165,3 +165,7 @@ cdef class Agenda:
         tt=Timetable, job=Job, following=Job, extras=Extras, run=uint32_t, now=int64_t, arriving=bint, stop=bint
     )
     cdef bint _run_ready(self, object park, Round round) except -1
+    @cython.locals(round=Round)
+    cdef int _retract(self, Job job) except -1
+    @cython.locals(job=Job, round=Round, timer_id=int64_t, first=bint, count=int64_t)
+    cdef int64_t _cancel_rest(self, bint cancel_ready, int64_t now) except -1

@@ -1271,8 +1271,11 @@ class Agenda:
             # Dropped here, not in the next round of the lock: the last reference may be one of these.
             task = args = kwargs = None
 
+    def _withdraw(self, job):
+        """The run of a job whose future was cancelled did not start after all; for a pool that runs it."""
+        self._retract(job)
+
     def _retract(self, job):
-        """The run of a job whose future was cancelled did not start after all."""
         round = Round()
         with self._tt.lock:
             job._going -= 1
@@ -1318,10 +1321,11 @@ class Agenda:
     def _call_of(self, job):
         """(task, args, kwargs, future, run) of a job that was just taken."""
         with self._tt.lock:
-            extras = job._extras
-            task = job._task
-            args = job._args
-            run = job._attempts
+            taken = self._find(job)
+            extras = taken._extras
+            task = taken._task
+            args = taken._args
+            run = taken._attempts
             kwargs = None if extras is None else extras.kwargs
             future = None if extras is None else extras.future
         return task, args or (), kwargs or {}, future, run
@@ -1330,7 +1334,9 @@ class Agenda:
 
     def _close(self, cancel_ready):
         """Take no more jobs; cancel what is not due, and with `cancel_ready` what is ready too; how many never start."""
-        now = self._now_or_last()
+        return self._cancel_rest(cancel_ready, self._now_or_last())
+
+    def _cancel_rest(self, cancel_ready, now):
         with self._tt.lock:
             first = not self._closed
             self._closed = True

@@ -418,7 +418,7 @@ class _Dispatcher:
     def start(self, job: Job) -> None:
         task, args, kwargs, future, run = self.agenda._call_of(job)
         if future is not None and not future.set_running_or_notify_cancel():
-            self.agenda._retract(job)
+            self.agenda._withdraw(job)
             return
         with self.lock:
             self.in_flight += 1

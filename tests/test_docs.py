@@ -1,0 +1,55 @@
+"""What the documents show is run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import nextdue
+from nextdue import pure
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PRINTED = [
+    ["hello, world", "tick", "5", "<Status.SCHEDULED: 'scheduled'> True <Status.CANCELLED: 'cancelled'>", "1024"],
+    ["3600", "['session 7']"],
+    ["168"],
+]
+
+
+def run_examples(test: doctest.DocTest) -> int:
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(test)
+    assert runner.failures == 0
+    return runner.tries
+
+
+@pytest.mark.parametrize("name", ["retry", "testing", "agenda", "_heapq_timetable", "scheduler"])
+def test_examples_in_module_give_what_they_say(name: str) -> None:
+    module = importlib.import_module(f"nextdue.{name}")
+    assert sum(run_examples(test) for test in doctest.DocTestFinder().find(module)) > 0
+
+
+@pytest.mark.parametrize("cls", [nextdue.Timetable, nextdue.Agenda, pure.Timetable, pure.Agenda])
+def test_examples_in_class_give_what_they_say(cls: type) -> None:
+    names = vars(importlib.import_module(cls.__module__))
+    test = doctest.DocTestParser().get_doctest(cls.__doc__ or "", dict(names), cls.__name__, None, 0)
+    assert run_examples(test) > 0
+
+
+def test_readme_has_an_output_for_each_example() -> None:
+    assert len(BLOCKS) == len(PRINTED)
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("k", range(len(PRINTED)))
+def test_readme_example_prints_what_it_says(k: int, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(BLOCKS[k], f"README.md, example {k}", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    for line in PRINTED[k]:
+        assert line in lines
