@@ -23,7 +23,10 @@ def duration_ns(value: Any, name: str) -> int:
     elif isinstance(value, numbers.Integral):
         ns = int(value) * SECOND
     else:
-        seconds = float(value)
+        try:
+            seconds = float(value)
+        except OverflowError:  # a Fraction, say: finite, and past every instant
+            return NEVER if value > 0 else -NEVER
         if not math.isfinite(seconds):
             raise ValueError(f"{name} must be a finite number of seconds, got {value!r}")
         ns = round(seconds * 1e9) if abs(seconds) < 1e10 else int(seconds) * SECOND
@@ -40,6 +43,6 @@ def positive_ns(value: Any, name: str) -> int:
 
 def limit_ns(value: Any, name: str) -> int | None:
     """Return a limit in nanoseconds, 0 at least; None for None and for infinity: no limit."""
-    if value is None or (isinstance(value, float) and value == math.inf):
+    if value is None or (isinstance(value, numbers.Real) and value == math.inf):
         return None
     return max(0, duration_ns(value, name))

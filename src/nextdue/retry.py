@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from ._units import NEVER, SECOND, duration_ns
+from ._units import SECOND, duration_ns
 
 
 class RetryPolicy(Protocol):
@@ -99,12 +100,13 @@ class ExponentialBackoff:
         for name, value, given in (("base", self.base, base), ("cap", self.cap, cap)):
             if value < 0:
                 raise ValueError(f"{name} must be 0 or more, got {given!r}")
-        for name, number, low, high in (("factor", factor, 1, NEVER), ("jitter", jitter, 0, 1)):
+        for name, number in (("factor", factor), ("jitter", jitter)):
             if isinstance(number, bool) or not isinstance(number, (int, float)):
                 raise TypeError(f"{name} must be a number, got {number!r}")
-            if not low <= number <= high:
-                rule = "1 or more" if name == "factor" else "from 0 to 1"
-                raise ValueError(f"{name} must be {rule}, got {number!r}")
+        if not 1 <= factor <= sys.float_info.max:
+            raise ValueError(f"factor must be finite and 1 or more, got {factor!r}")
+        if not 0 <= jitter <= 1:
+            raise ValueError(f"jitter must be from 0 to 1, got {jitter!r}")
         self.factor = float(factor)
         self.jitter = float(jitter)
 

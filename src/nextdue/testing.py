@@ -27,9 +27,9 @@ class ManualClock:
     """
 
     def __init__(self, start_ns: int = 0) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may move it, too
         self._now = self._checked(start_ns, "start_ns")
-        self._callbacks: list[Callable[[], Any]] = []
+        self._callbacks: dict[object, Callable[[], Any]] = {}  # by a key of each subscription: callbacks are not compared
 
     def __call__(self) -> int:
         return self._now
@@ -52,21 +52,35 @@ class ManualClock:
 
     def subscribe(self, callback: Callable[[], Any]) -> Callable[[], None]:
         """Call `callback()` after each move; the returned function ends that."""
+        if not callable(callback):
+            raise TypeError(f"callback must be callable, got {callback!r}")
+        key = object()
         with self._lock:
-            self._callbacks.append(callback)
+            self._callbacks[key] = callback
 
         def unsubscribe() -> None:
             with self._lock:
-                if callback in self._callbacks:
-                    self._callbacks.remove(callback)
+                dropped = self._callbacks.pop(key, None)
+            del dropped  # here: without the lock
 
         return unsubscribe
 
     def _tell(self) -> None:
+        """Call each callback; an error of one is raised when all were told."""
         with self._lock:
-            callbacks = list(self._callbacks)
+            callbacks = list(self._callbacks.values())
+        failed: BaseException | None = None
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except BaseException as error:
+                if failed is None:
+                    failed = error
+        if failed is not None:
+            try:
+                raise failed
+            finally:
+                failed = None  # it refers to this frame by its traceback
 
     @staticmethod
     def _checked(ns: int, name: str) -> int:
