@@ -36,7 +36,6 @@ cdef int check_task(object task) except -1
 cdef int signal(object park) except -1
 cdef int notify(list waiters) except -1
 cdef int deliver(object future, object value) except -1
-cdef bint begins(object future) except -1
 
 
 @cython.final
@@ -87,7 +86,8 @@ cdef class Round:
     cdef object worker
     cdef object watcher
     cdef bint crowded
-    cdef bint busy
+    cdef Job job
+    cdef uint32_t run
 
     cdef int finish(self, Timetable tt) except -1
 
@@ -141,8 +141,8 @@ cdef class Agenda:
     @cython.locals(ready=bint)
     cdef int _arm(self, Job job, int64_t run_at) except -1
     cdef int _succeed(self, Job job, uint32_t run, object value, Round round) except -1
-    @cython.locals(extras=Extras, spare=Extras, wait=int64_t, end=int64_t, attempt=uint32_t, round=Round, current=bint, state=int)
-    cdef object _fail(self, Job job, uint32_t run, object error)
+    @cython.locals(extras=Extras, spare=Extras, wait=int64_t, end=int64_t, attempt=uint32_t, current=bint, state=int)
+    cdef object _fail(self, Job job, uint32_t run, object error, Round round)
     @cython.locals(extras=Extras)
     cdef int _book(
         self, Job job, uint32_t run, bint failed, object value, object error, int64_t end, int64_t wait, Round round
@@ -165,7 +165,8 @@ cdef class Agenda:
         tt=Timetable, job=Job, following=Job, extras=Extras, run=uint32_t, now=int64_t, arriving=bint, stop=bint
     )
     cdef bint _run_ready(self, object park, Round round) except -1
-    @cython.locals(round=Round)
-    cdef int _retract(self, Job job) except -1
-    @cython.locals(job=Job, round=Round, timer_id=int64_t, first=bint, count=int64_t)
+    cdef int _retract(self, Job job, Round round) except -1
+    @cython.locals(k=int64_t)
+    cdef int _withdraw_idle(self, object park) except -1
+    @cython.locals(job=Job, round=Round, timer_id=int64_t, count=int64_t)
     cdef int64_t _cancel_rest(self, bint cancel_ready, int64_t now) except -1

@@ -120,22 +120,22 @@ def notify(waiters):
     return 0
 
 
+def complain(message, *values):
+    """Log the error being handled. A log handler is user code, too: what it raises ends nothing."""
+    try:
+        logger.exception(message, *values)
+    except BaseException:
+        pass
+    return 0
+
+
 def deliver(future, value):
     """Set a future's result; what its callbacks raise is not the worker's business."""
     try:
         future.set_result(value)
     except BaseException:
-        logger.exception("a future could not take its result")
+        complain("a future could not take its result")
     return 0
-
-
-def begins(future):
-    """Whether the run of a submitted job may start: its future was not cancelled."""
-    try:
-        return future.set_running_or_notify_cancel()
-    except BaseException:
-        logger.exception("a future was changed before its run; it is not run")
-        return False
 
 
 def without_traceback(error):
@@ -353,7 +353,7 @@ class Job:
 class Round:
     """What one round of the lock leaves to do after it. Filled under the lock, where all fields are None before."""
 
-    __slots__ = ("busy", "crowded", "drained", "ended", "forgotten", "future", "waiters", "watcher", "worker")
+    __slots__ = ("crowded", "drained", "ended", "forgotten", "future", "job", "run", "waiters", "watcher", "worker")
 
     def __init__(self):
         self.ended = None  # the job that has ended: its task is released
@@ -364,10 +364,11 @@ class Round:
         self.worker = None  # lock of an idle worker to be woken
         self.watcher = None  # the watcher's lock, if it sleeps too long
         self.crowded = False
-        self.busy = False  # the worker that keeps this round has a run going
+        self.job = None  # which the worker that keeps this round runs: from its take to its booking
+        self.run = 0
 
     def is_busy(self):
-        return self.busy
+        return self.job is not None
 
     def finish(self, tt):
         """Do it. Wake first: the others can work while the rest is done."""
@@ -533,7 +534,7 @@ class Agenda:
         try:
             return self._now()
         except BaseException:
-            logger.exception("the clock failed; its last reading stands in")
+            complain("the clock failed; its last reading stands in")
             return self._last_now
 
     def _start(self, now, delay, at, name):
@@ -693,7 +694,7 @@ class Agenda:
     def reschedule(self, job, delay=0, *, at=None):
         """Give a job another next run; the slots of a fixed-rate job count from there.
 
-        Returns: False if it had ended, is unknown, or is a one-off that runs.
+        Returns: False if it had ended, is unknown, or is a one-off that runs; and after a shutdown.
         Complexity: as `schedule`.
         """
         self._check_handle(job)
@@ -702,7 +703,7 @@ class Agenda:
         while True:
             with self._tt.lock:
                 found = self._find(job)
-                if found is None or found._state > RUNNING:
+                if found is None or found._state > RUNNING or self._closed:
                     return False
                 extras = found._extras
                 if found._state == RUNNING and (extras is None or extras.kind == ONE_OFF):
@@ -827,7 +828,7 @@ class Agenda:
         if error is None:
             self._succeed(found, number, value, Round())
         else:
-            self._fail(found, number, error)
+            self._fail(found, number, error, Round())
 
     def _promote_all(self, now):
         """Make ready what is due, in rounds; what others add meanwhile cannot keep it from ending."""
@@ -878,7 +879,7 @@ class Agenda:
             if error is None:
                 self._succeed(job, run, value, round)
             else:
-                error = self._fail(job, run, error)
+                error = self._fail(job, run, error, round)
                 if isinstance(error, (KeyboardInterrupt, SystemExit)):
                     try:
                         raise error
@@ -936,7 +937,7 @@ class Agenda:
         round.finish(self._tt)
         return 0
 
-    def _fail(self, job, run, error):
+    def _fail(self, job, run, error, round):
         """Ask the policy, book the end of a failed run, log it. The error that was booked: the policy's, if it failed."""
         raised = error
         spare = Extras()
@@ -964,9 +965,9 @@ class Agenda:
             self._tt._make_room(1)  # a retry may move an entry that waits, see `_next_turn`
         except MemoryError:
             pass
-        round = Round()
         with self._tt.lock:
             current = job._state == RUNNING and run == job._attempts
+            round.job = None
             self._book(job, run, True, None, error, end, wait, round)
             self._rouse(round)
             state = job._state
@@ -976,7 +977,7 @@ class Agenda:
                     try:
                         future.set_exception(error)
                     except BaseException:
-                        logger.exception("a future could not take its error")
+                        complain("a future could not take its error")
             else:
                 if current:
                     self._log(job, attempt, error, raised, state, wait)
@@ -1121,6 +1122,11 @@ class Agenda:
     def _is_drained(self):
         return self._runs <= self._excused and self._line._waiting() == 0
 
+    def _is_drained_line(self):
+        """Whether the end has come and nothing is ready: for a dispatcher, which then ends."""
+        with self._tt.lock:
+            return self._closed and self._line._waiting() == 0
+
     def _clock_of(self):
         return self._clock
 
@@ -1160,6 +1166,13 @@ class Agenda:
                 self._workers = True
                 return
         raise ValueError(f"agenda must have no scheduler yet, got {self!r}")
+
+    def _detach(self, watcher):
+        """Take back `_attach`, if it was that of this watcher: its scheduler could not start."""
+        with self._tt.lock:
+            if self._watcher is watcher:
+                self._workers = False
+                self._armed_at = AWAKE
 
     def _watch(self):
         """Make ready what is due, wake a worker, and arm: for the watcher, each time before it sleeps.
@@ -1216,25 +1229,29 @@ class Agenda:
             stop = False
             with tt.lock:
                 if arriving:
+                    # Its lock may have been released twice (it was disturbed while it was signalled): it is idle once.
+                    self._withdraw_idle(park)
                     self._waking = False
                     arriving = False
                 if job is not None:
                     self._book(job, run, False, value, None, now, -1, round)
                 if tt._next() <= now and not self._closed:
                     self._line._promote(now, PROMOTED)
-                following = self._take(now, NO_BOUND)
-                round.busy = following is not None
+                if not self._orphaned:  # a task may fork: what is ready runs in the parent
+                    following = self._take(now, NO_BOUND)
+                round.job = following
                 if following is not None:
+                    round.run = following._attempts
                     task = following._task
                     args = following._args
                     run = following._attempts
                     extras = following._extras
                     if extras is not None:
                         kwargs = extras.kwargs
-                        next_future = extras.future
+                        future = extras.future
                     else:
                         kwargs = None
-                        next_future = None
+                        future = None
                 elif self._closed:
                     stop = True
                 else:
@@ -1242,42 +1259,46 @@ class Agenda:
                     self._idle_count += 1
                 self._rouse(round)
             round.finish(tt)
-            if future is not None:
-                deliver(future, value)
-            job = value = future = None
+            job = value = None
             if following is None:
                 return not stop
             job = following
-            following = None
-            future = next_future
-            next_future = extras = None
-            if future is not None and not begins(future):
-                task = args = kwargs = None
-                self._retract(job)
-                job = future = None
-                continue
+            following = extras = None
             try:
+                if future is not None and not future.set_running_or_notify_cancel():
+                    task = args = kwargs = None
+                    self._retract(job, round)
+                    job = future = None
+                    continue
                 if kwargs is not None:
                     value = task(*(args or ()), **kwargs)
                 elif args is not None:
                     value = task(*args)
                 else:
                     value = task()
+                if future is not None:
+                    # In the run, before another job is taken: no job waits behind the callbacks of a future.
+                    deliver(future, value)
+                    value = None
             except BaseException as error:
                 task = args = kwargs = None
-                round.busy = False
-                self._fail(job, run, error)
-                job = future = None
+                self._fail(job, run, error, round)
+                job = None
             # Dropped here, not in the next round of the lock: the last reference may be one of these.
-            task = args = kwargs = None
+            task = args = kwargs = future = None
+
+    def _recover(self, round, error):
+        """Book the run that a worker lost to an error that was thrown into its thread outside the task."""
+        if round.job is not None:
+            self._fail(round.job, round.run, error, round)
 
     def _withdraw(self, job):
         """The run of a job whose future was cancelled did not start after all; for a pool that runs it."""
-        self._retract(job)
+        self._retract(job, Round())
 
-    def _retract(self, job):
-        round = Round()
+    def _retract(self, job, round):
         with self._tt.lock:
+            round.job = None
             job._going -= 1
             job._attempts -= 1
             self._runs -= 1
@@ -1286,19 +1307,20 @@ class Agenda:
             self._conclude(round)
         round.finish(self._tt)
 
-    def _unpark(self, park):
-        """Take a worker off the idle ones, if it is among them: it was woken by other means."""
-        with self._tt.lock:
-            for k in range(self._idle_count):
-                if self._idle[k] is park:
-                    self._idle_count -= 1
-                    self._idle[k] = self._idle[self._idle_count]
-                    self._idle[self._idle_count] = park
-                    break
+    def _withdraw_idle(self, park):
+        """Take a thread off the idle ones, if it is among them. Caller holds the lock."""
+        for k in range(self._idle_count):
+            if self._idle[k] is park:
+                self._idle_count -= 1
+                self._idle[k] = self._idle[self._idle_count]
+                self._idle[self._idle_count] = park
+                break
+        return 0
 
     def _rest(self, park):
         """Note a dispatcher as idle; False when there is something to take, or the end has come."""
         with self._tt.lock:
+            self._withdraw_idle(park)
             self._waking = False
             if self._line._waiting() > 0 or self._closed:
                 return False
@@ -1337,11 +1359,13 @@ class Agenda:
         return self._cancel_rest(cancel_ready, self._now_or_last())
 
     def _cancel_rest(self, cancel_ready, now):
-        with self._tt.lock:
-            first = not self._closed
-            self._closed = True
-        if first:
+        if not self._closed:
             self._promote_all(now)
+        with self._tt.lock:
+            if not self._closed:
+                # In one step, the few that became due since: else a worker that sees an empty line ends too early.
+                self._line._promote(now, NEVER)
+                self._closed = True
         round = Round()
         count = 0
         while True:
@@ -1377,11 +1401,14 @@ class Agenda:
             signal(park)
 
     def _join(self, waiter, excused):
-        """Release `waiter` when all runs are over, those of `excused` callers not counted; False: they are already."""
+        """Release `waiter` at a time when all runs may be over; False: they are.
+
+        `excused` is 1 for a caller that is in a run itself: that run is not waited for, nor those of other such callers.
+        """
         waiters = []
         with self._tt.lock:
             self._excused += excused
-            if self._is_drained():
+            if self._is_drained() and (excused or self._runs == 0):
                 return False
             if self._drained is None:
                 self._drained = waiters
@@ -1389,10 +1416,13 @@ class Agenda:
         return True
 
     def _leave(self, waiter, excused):
-        """A thread that was in `_join` goes on; how many runs, but the excused ones, are going or still to start."""
+        """A thread that was in `_join` goes on."""
         with self._tt.lock:
-            left = self._runs - self._excused + self._line._waiting()
             self._excused -= excused
             if self._drained is not None and waiter in self._drained:
                 self._drained.remove(waiter)
-            return max(left, 0)
+
+    def _count_running(self):
+        """How many runs are going, or still to start."""
+        with self._tt.lock:
+            return self._runs + self._line._waiting()

@@ -25,6 +25,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from . import agenda as _pure
+from .agenda import complain, deliver
 from ._backend import Agenda, Job
 from ._units import SECOND, limit_ns
 from .retry import DEFAULT, RetryPolicy
@@ -54,10 +55,10 @@ class _Here(threading.local):
     agenda: Agenda | None = None
     round: Any = None  # of a worker: tells whether a run is going
     call_of: int = 0  # of a thread of a foreign pool: id of the agenda whose task it runs
+    forks: list[list[Agenda]] | None = None  # agendas whose locks this thread holds for the forks under way
 
 
 _here = _Here()
-_schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 
 
 class Scheduler(Executor):
@@ -109,32 +110,37 @@ class Scheduler(Executor):
             raise TypeError(f"agenda must be an Agenda, got {agenda!r}")
         elif clock is not time.monotonic_ns or retry is not None:
             raise ValueError("clock and retry must be left out where an agenda is given: it has its own")
-        self._agenda = agenda
-        self._never_started = 0
-        self._threads: list[threading.Thread] = []
-        self._unsubscribe: Callable[[], None] | None = None
         clock = agenda._clock_of()
         subscribe = getattr(clock, "subscribe", None)
         park = _parked()
-        agenda._attach(park, workers)
         watcher = _Watcher(agenda, park, told=subscribe is not None, exact=clock is time.monotonic_ns)
-        threads: list[tuple[str, Callable[[], None]]] = [(f"{name}-watcher", watcher.run)]
+        runs: list[tuple[str, Callable[[], None]]] = [("watcher", watcher.run)]
         if executor is None:
-            threads += [(f"{name}-worker-{k}", _Worker(agenda).run) for k in range(workers)]
+            runs += [(f"worker-{k}", _Worker(agenda).run) for k in range(workers)]
         else:
-            threads.append((f"{name}-dispatcher", _Dispatcher(agenda, executor, workers).run))
+            runs.append(("dispatcher", _Dispatcher(agenda, executor, workers).run))
+        self._never_started = 0
+        self._threads: list[threading.Thread] = []
+        self._unsubscribe: Callable[[], None] | None = None
+        gate = _Gate()
         try:
-            for thread_name, target in threads:
-                thread = threading.Thread(target=target, name=thread_name, daemon=True)
+            for suffix, run in runs:
+                thread = threading.Thread(target=gate.enter, args=(run,), name=f"{name}-{suffix}", daemon=True)
                 thread.start()
                 self._threads.append(thread)
+            agenda._attach(park, workers if executor is None else 1)
+            if subscribe is not None:
+                self._unsubscribe = subscribe(agenda._poke)
+            gate.is_good = True
         except BaseException:
-            agenda._close(True)
-            agenda._wake_all()
+            agenda._detach(park)
             raise
-        if subscribe is not None:
-            self._unsubscribe = subscribe(agenda._poke)
-        _schedulers.add(self)
+        finally:
+            gate.lock.release()
+        if executor is not None:
+            _precede_process_pools()
+        self._agenda = agenda  # last: a scheduler that was not made has nothing to close
+        _schedulers.add(weakref.ref(self, _schedulers.discard))
 
     # ------------------------------------------------------------ jobs: the agenda's, signature for signature
 
@@ -245,27 +251,35 @@ class Scheduler(Executor):
         agenda = self._agenda
         if agenda._is_orphaned():
             return Shutdown(False, agenda._count_left(), 0)
-        self._never_started += agenda._close(bool(cancel_futures))
-        agenda._wake_all()
-        if self._unsubscribe is not None:
-            self._unsubscribe()
+        self._never_started += self._end(bool(cancel_futures))
         excused = int(_is_in_a_run_of(agenda))
-        waiter = _parked()
-        waits = wait and agenda._join(waiter, excused)
-        if waits:
-            _acquire(waiter, deadline)
-        running = agenda._leave(waiter, excused if wait else 0)
-        if not wait:
-            running -= excused
-        if wait and running == 0:
-            self._join_threads(deadline)
+        if wait:
+            waiter = _parked()
+            while agenda._join(waiter, excused) and _acquire(waiter, deadline):
+                if excused:
+                    break  # the others are over, or wait for runs themselves
+            agenda._leave(waiter, excused)
+            if not excused:
+                self._join_threads(deadline)
+        running = max(0, agenda._count_running() - excused)
         return Shutdown(running == 0, self._never_started, running)
 
+    def _end(self, cancel_futures: bool) -> int:
+        """Close the agenda and send the threads home; how many jobs are cancelled by it that never start."""
+        count = self._agenda._close(cancel_futures)
+        self._agenda._wake_all()
+        if self._unsubscribe is not None:
+            try:
+                self._unsubscribe()
+            except BaseException:
+                complain("the clock's subscription could not be ended")
+        return count
+
     def _join_threads(self, deadline: int | None) -> None:
-        """Wait for the threads to end, as far as none of them waits here itself."""
+        """Wait for the threads to end, but for a caller that is one of them: the others may wait for it in here."""
+        if threading.current_thread() in self._threads:
+            return
         for thread in self._threads:
-            if thread is threading.current_thread() or _here.agenda is self._agenda:
-                continue
             left = LONGEST_WAIT if deadline is None else max(0, deadline - time.monotonic_ns()) / SECOND
             thread.join(min(left, LONGEST_WAIT))
 
@@ -273,11 +287,8 @@ class Scheduler(Executor):
         agenda = getattr(self, "_agenda", None)
         if agenda is None or agenda._is_closed():
             return
+        self._end(False)  # first: a warning may be turned into an error
         _warn(f"unclosed scheduler {self!r}; call shutdown(), or use it in a with statement", ResourceWarning, source=self)
-        agenda._close(False)
-        agenda._wake_all()
-        if self._unsubscribe is not None:
-            self._unsubscribe()
 
     def __repr__(self) -> str:
         return f"<Scheduler on {self._agenda!r}>"
@@ -301,6 +312,20 @@ def _acquire(lock: Any, deadline: int | None) -> bool:
             return True
         if deadline is not None and time.monotonic_ns() >= deadline:
             return False
+
+
+class _Gate:
+    """Holds the threads of a scheduler back until all of them have started, or sends them home when one could not."""
+
+    def __init__(self) -> None:
+        self.lock = _parked()
+        self.is_good = False
+
+    def enter(self, run: Callable[[], None]) -> None:
+        with self.lock:
+            pass
+        if self.is_good:
+            run()
 
 
 def _is_in_a_run_of(agenda: Agenda) -> bool:
@@ -342,7 +367,7 @@ class _Watcher:
                     pause = 0.001
                 return
             except BaseException:  # of the clock, or thrown into the thread: nothing ends the watcher
-                logger.exception("the watcher failed; it looks again in %g s", pause)
+                complain("the watcher failed; it looks again in %g s", pause)
                 self.park.acquire(True, pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -358,14 +383,20 @@ class _Worker:
     def run(self) -> None:
         _here.agenda = self.agenda
         _here.round = self.round
+        lost: BaseException | None = None
         while True:
             try:
+                if lost is not None:
+                    error, lost = lost, None
+                    self.agenda._recover(self.round, error)
+                    del error
                 while self.agenda._work(self.park, self.round):
                     self.park.acquire()
+                self.agenda._close(False)  # a clock that went back may have sent a ready job back to the timetable
                 return
-            except BaseException:  # thrown into the thread between two runs
-                logger.exception("a worker was disturbed; it goes on")
-                self.agenda._unpark(self.park)
+            except BaseException as thrown:  # into the thread, outside a task
+                complain("a worker was disturbed; it goes on")
+                lost = thrown
 
 
 def _call_here(key: int, task: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -394,14 +425,15 @@ class _Dispatcher:
             try:
                 while self.step():
                     pass
+                self.agenda._close(False)  # as a worker does
                 break
             except BaseException:
-                logger.exception("the dispatcher was disturbed; it goes on")
+                complain("the dispatcher was disturbed; it goes on")
         if self.factory is not None and self.executor is not None:
             self.executor.shutdown(wait=False)
 
     def step(self) -> bool:
-        """Hand over one job, or park; False when all is done."""
+        """Hand over one job, or park; False at the end."""
         with self.lock:
             free = self.in_flight < self.places
         if free:
@@ -410,19 +442,19 @@ class _Dispatcher:
                 self.start(job)
                 return True
             if not self.agenda._rest(self.park):
-                return not self.agenda._is_closed() or self.agenda._count_left() > 0
+                return not self.agenda._is_drained_line()
         self.park.acquire()
-        self.agenda._unpark(self.park)
         return True
 
     def start(self, job: Job) -> None:
         task, args, kwargs, future, run = self.agenda._call_of(job)
-        if future is not None and not future.set_running_or_notify_cancel():
-            self.agenda._withdraw(job)
-            return
         with self.lock:
             self.in_flight += 1
         try:
+            if future is not None and not future.set_running_or_notify_cancel():
+                self.agenda._withdraw(job)
+                self.leave()
+                return
             inner = self.submit(task, args, kwargs)
         except BaseException as error:
             self.ended(job, run, future, error, None)
@@ -431,8 +463,7 @@ class _Dispatcher:
 
     def submit(self, task: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Future[Any]:
         if self.executor is None:
-            assert self.factory is not None
-            self.executor = self.factory()
+            self.executor = self.make()
         try:
             return self.executor.submit(_call_here, id(self.agenda), task, args, kwargs)
         except BrokenExecutor:
@@ -440,8 +471,17 @@ class _Dispatcher:
                 raise
             logger.warning("the pool is broken; a new one takes its place")
             self.executor.shutdown(wait=False)
-            self.executor = self.factory()
+            self.executor = None  # a factory that fails is asked again for the next job
+            self.executor = self.make()
             return self.executor.submit(_call_here, id(self.agenda), task, args, kwargs)
+
+    def make(self) -> Executor:
+        assert self.factory is not None
+        made = self.factory()
+        if not isinstance(made, Executor):
+            raise TypeError(f"executor must be an Executor or a factory of one, got a factory of {made!r}")
+        _precede_process_pools()
+        return made
 
     def done(self, job: Job, run: int, future: Future[Any] | None, inner: Future[Any]) -> None:
         try:
@@ -451,45 +491,79 @@ class _Dispatcher:
         self.ended(job, run, future, error, None if error is not None else inner.result())
 
     def ended(self, job: Job, run: int, future: Future[Any] | None, error: BaseException | None, value: Any) -> None:
+        """Book a run, on the pool's thread. Nothing goes out from here: it could end that thread."""
+        before, _here.call_of = _here.call_of, id(self.agenda)  # a policy may call shutdown, and its run still counts
         try:
-            self.agenda.finished(job, error, value=value, run=run)
             if future is not None and error is None:
-                future.set_result(value)
+                deliver(future, value)
+            self.agenda.finished(job, error, value=value, run=run)
+        except BaseException:
+            complain("the end of a run was disturbed")
         finally:
-            with self.lock:
-                self.in_flight -= 1
-            try:
-                self.park.release()
-            except RuntimeError:
-                pass  # it is awake, and looks again
+            _here.call_of = before
+            self.leave()
+
+    def leave(self) -> None:
+        """A place is free."""
+        with self.lock:
+            self.in_flight -= 1
+        try:
+            self.park.release()
+        except RuntimeError:
+            pass  # it is awake, and looks again
 
 
 # ---------------------------------------------------------------- process life
 
+# Not a WeakSet: iterating over one fails when another thread adds to it. Copying a set is one step.
+_schedulers: set[weakref.ref[Scheduler]] = set()
+
+
+def _alive() -> list[Scheduler]:
+    return [scheduler for ref in _schedulers.copy() if (scheduler := ref()) is not None]
+
 
 def _at_exit() -> None:
     """End every scheduler as an executor ends: what is due or submitted runs, what is not due does not."""
-    for scheduler in list(_schedulers):
+    for scheduler in _alive():
         if not scheduler._agenda._is_closed():
             scheduler.shutdown()
 
 
 # Before `threading` joins the workers of `concurrent.futures`, whose own hook this one precedes; plain atexit comes later.
 threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
+_hook_precedes_process_pools = "concurrent.futures.process" in sys.modules
 
-_forking: list[Agenda] = []
+
+def _precede_process_pools() -> None:
+    """Register the exit hook once more, when process pools came after it: the last one registered is called first.
+
+    They are not imported for this: multiprocessing would come with them.
+    """
+    global _hook_precedes_process_pools
+    if _hook_precedes_process_pools or "concurrent.futures.process" not in sys.modules:
+        return
+    _hook_precedes_process_pools = True
+    try:
+        threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
+    except RuntimeError:
+        pass  # the interpreter ends already
 
 
 def _before_fork() -> None:
-    _forking[:] = [scheduler._agenda for scheduler in list(_schedulers)]
-    for agenda in _forking:
+    # In one order for all threads, or two that fork could wait for each other.
+    agendas = sorted((scheduler._agenda for scheduler in _alive()), key=id)
+    if _here.forks is None:
+        _here.forks = []
+    _here.forks.append(agendas)
+    for agenda in agendas:
         agenda._before_fork()
 
 
 def _after_fork(orphaned: bool) -> None:
-    for agenda in _forking:
-        agenda._after_fork(orphaned)
-    _forking.clear()
+    if _here.forks:
+        for agenda in _here.forks.pop():
+            agenda._after_fork(orphaned)
 
 
 if hasattr(os, "register_at_fork"):
