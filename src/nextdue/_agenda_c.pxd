@@ -73,13 +73,15 @@ cdef class Job:
     cdef uint8_t _state
     cdef uint8_t _entered
 
-    cdef int _let_go(self) except -1
-
 
 @cython.final
 cdef class Round:
-    cdef Job ended
+    cdef object task
+    cdef object args
+    cdef dict kwargs
+    cdef object retry
     cdef Job forgotten
+    cdef object error
     cdef list waiters
     cdef object future
     cdef list drained
@@ -121,12 +123,12 @@ cdef class Agenda:
     cdef int64_t _now_or_last(self)
     cdef int64_t _start(self, int64_t now, object delay, object at, str name) except? -1
     cdef int _rank(self, object priority) except? -1
-    @cython.locals(extras=Extras)
+    @cython.locals(extras=Extras, given=dict)
     cdef Extras _extras_for(self, object task, object args, object kwargs, object id, object retry)
     cdef Extras _repeating(self, Extras extras, int kind, int64_t period, int64_t run_at)
     @cython.locals(job=Job, done=int)
     cdef Job _add(self, object task, int64_t run_at, object args, Extras extras, int priority, int64_t now)
-    @cython.locals(other=Job, direct=bint)
+    @cython.locals(other=Job, direct=bint, named=bint)
     cdef int _enter(self, Job job, Extras extras, int64_t run_at, int priority, int64_t now) except -2
     @cython.locals(handle=Job)
     cdef Job _find(self, object job)
@@ -141,7 +143,9 @@ cdef class Agenda:
     @cython.locals(ready=bint)
     cdef int _arm(self, Job job, int64_t run_at) except -1
     cdef int _succeed(self, Job job, uint32_t run, object value, Round round) except -1
-    @cython.locals(extras=Extras, spare=Extras, wait=int64_t, end=int64_t, attempt=uint32_t, current=bint, state=int)
+    @cython.locals(
+        extras=Extras, spare=Extras, wait=int64_t, end=int64_t, attempt=uint32_t, current=bint, refused=bint, state=int
+    )
     cdef object _fail(self, Job job, uint32_t run, object error, Round round)
     @cython.locals(extras=Extras)
     cdef int _book(
@@ -149,7 +153,7 @@ cdef class Agenda:
     ) except -1
     @cython.locals(run_at=int64_t)
     cdef int _next_turn(self, Job job, Extras extras, int64_t end, int64_t wait) except -1
-    @cython.locals(waited=bint)
+    @cython.locals(waited=bint, extras=Extras)
     cdef int _end(self, Job job, int state, Round round) except -1
     @cython.locals(extras=Extras, victim=Job)
     cdef Job _remember(self, Job job)

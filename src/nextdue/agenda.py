@@ -31,7 +31,8 @@ import time
 import types
 from concurrent.futures import CancelledError, Future
 from copy import copy
-from typing import Any, Callable, Iterable
+from functools import partial
+from collections.abc import Mapping
 
 from ._units import duration_ns, limit_ns, positive_ns
 from .errors import DuplicateJobId, UnknownJobId
@@ -93,16 +94,25 @@ def check_task(task):
     if type(task) is types.FunctionType:
         if not task.__code__.co_flags & ASYNC_FLAGS:
             return 0
+    elif type(task) is types.MethodType and type(task.__func__) is types.FunctionType:
+        if not task.__func__.__code__.co_flags & ASYNC_FLAGS:
+            return 0
     elif not callable(task):
         raise TypeError(f"task must be callable, got {task!r}")
-    inner = task
-    while not isinstance(inner, (types.FunctionType, type)):
-        inner = getattr(inner, "func", None) or getattr(inner, "__func__", None) or getattr(type(inner), "__call__")
-        if not isinstance(inner, (types.FunctionType, types.MethodType)) and not hasattr(inner, "func"):
-            return 0
-    if isinstance(inner, types.FunctionType) and inner.__code__.co_flags & ASYNC_FLAGS:
-        raise TypeError(f"task must be a plain callable, got the coroutine function {task!r}")
-    return 0
+    elif not is_async(task):
+        return 0
+    raise TypeError(f"task must be a plain callable, got the coroutine function {task!r}")
+
+
+def is_async(task):
+    """Whether a partial, a method or an object with `__call__` comes down to a coroutine or async generator function."""
+    while isinstance(task, partial):
+        task = task.func
+    if not isinstance(task, (type, types.FunctionType, types.MethodType)):
+        if inspect.iscoroutinefunction(task):  # marked as one
+            return True
+        task = getattr(type(task), "__call__")  # noqa: B004: its own attributes do not count, Python calls the type's
+    return inspect.iscoroutinefunction(task) or inspect.isasyncgenfunction(task)
 
 
 def signal(park):
@@ -155,14 +165,34 @@ def to_raise(error):
     """A copy of a kept error: raising the kept one would hang the frames of everyone who sees it on to the job."""
     try:
         fresh = copy(error)
+        if type(fresh) is not type(error) or fresh is error:
+            raise TypeError
     except Exception:
-        return error
-    if type(fresh) is not type(error):
-        return error
+        try:  # its __init__ wants other arguments than it has noted
+            fresh = type(error).__new__(type(error), *error.args)
+            fresh.__dict__.update(error.__dict__)
+        except Exception:
+            return error
     fresh.__cause__ = error.__cause__
     fresh.__context__ = error.__context__
     fresh.__suppress_context__ = error.__suppress_context__
     return fresh
+
+
+def blame(broken, raised):
+    """Make the task's error the first cause of its policy's, so that both are kept; never a ring of causes."""
+    seen = set()
+    cause = raised
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        cause = cause.__cause__
+    last = broken
+    while id(last) not in seen:  # seen already: the policy raised the task's error, or from it
+        seen.add(id(last))
+        if last.__cause__ is None:
+            last.__cause__ = raised
+            return
+        last = last.__cause__
 
 
 class Extras:
@@ -199,7 +229,7 @@ class Extras:
         self.skipped = 0
         self.streak = 0  # failed attempts at the present slot
         self.retrying = False  # the next run is another attempt at a slot already counted
-        self.moved = False  # fixed delay: rescheduled while it ran
+        self.moved = False  # rescheduled while it ran
 
     def advance(self, instant):
         """Skip the slots before `instant`; how many. O(1): slots are `first + k * period`, k is found by division."""
@@ -307,17 +337,19 @@ class Job:
             self._extras.waiters.append(waiter)
         if orphaned:
             raise RuntimeError(ORPHANED)
-        while True:
-            # In slices: a platform has a longest wait. A negative timeout would mean none.
-            left = LONGEST_WAIT if deadline is None else max(deadline - time.monotonic_ns(), 0) / SECOND_NS
-            if waiter.acquire(True, min(left, LONGEST_WAIT)):
-                return True
-            if deadline is not None and time.monotonic_ns() >= deadline:
-                break
-        with self._agenda._tt.lock:
-            ended = self._state > RUNNING and self._going == 0
-            if self._extras.waiters is not None and waiter in self._extras.waiters:
-                self._extras.waiters.remove(waiter)
+        try:
+            while True:
+                # In slices: a platform has a longest wait. A negative timeout would mean none.
+                left = LONGEST_WAIT if deadline is None else max(deadline - time.monotonic_ns(), 0) / SECOND_NS
+                if waiter.acquire(True, min(left, LONGEST_WAIT)):
+                    return True
+                if deadline is not None and time.monotonic_ns() >= deadline:
+                    break
+        finally:  # an interrupt, too, takes itself off
+            with self._agenda._tt.lock:
+                ended = self._state > RUNNING and self._going == 0
+                if self._extras.waiters is not None and waiter in self._extras.waiters:
+                    self._extras.waiters.remove(waiter)
         return ended
 
     def result(self, timeout=None):
@@ -340,24 +372,34 @@ class Job:
     def __repr__(self):
         return f"<Job {self.id!r}: {self.status}, run_at={self.run_at}, attempts={self.attempts}>"
 
-    def _let_go(self):
-        """Release task, arguments and policy of a job that has ended. Not under the lock: finalizers may run."""
-        self._task = None
-        self._args = None
-        if self._extras is not None:
-            self._extras.kwargs = None
-            self._extras.retry = None
-        return 0
-
 
 class Round:
     """What one round of the lock leaves to do after it. Filled under the lock, where all fields are None before."""
 
-    __slots__ = ("crowded", "drained", "ended", "forgotten", "future", "job", "run", "waiters", "watcher", "worker")
+    __slots__ = (
+        "args",
+        "crowded",
+        "drained",
+        "error",
+        "forgotten",
+        "future",
+        "job",
+        "kwargs",
+        "retry",
+        "run",
+        "task",
+        "waiters",
+        "watcher",
+        "worker",
+    )
 
     def __init__(self):
-        self.ended = None  # the job that has ended: its task is released
+        self.task = None  # of the job that has ended, like the next three: to be dropped
+        self.args = None
+        self.kwargs = None
+        self.retry = None
         self.forgotten = None  # the job that the history has dropped for it
+        self.error = None  # a last_error that has been replaced
         self.waiters = None  # locks of threads that wait for it
         self.future = None  # to be cancelled: its job will not run
         self.drained = None  # locks of threads that wait for a shutdown
@@ -378,10 +420,14 @@ class Round:
         if self.watcher is not None:
             signal(self.watcher)
             self.watcher = None
-        if self.ended is not None:
-            self.ended._let_go()
-            self.ended = None
+        if self.task is not None:
+            self.task = None
+            self.args = None
+            self.kwargs = None
+            self.retry = None
             self.forgotten = None
+        if self.error is not None:
+            self.error = None
         if self.future is not None:
             if self.future.cancel():
                 self.future.set_running_or_notify_cancel()
@@ -461,7 +507,7 @@ class Agenda:
             task: a callable; not a coroutine function.
             delay: seconds or a timedelta from now; zero or less: now.
             at: int, nanoseconds on this clock, in place of a delay.
-            args, kwargs: the task's own arguments, a tuple or list and a dict.
+            args, kwargs: the task's own arguments, a tuple or list and a mapping with str keys.
             id: a str that no job has that has not ended; None: an automatic int.
             priority: -2048..2047; the higher goes first among equals and among ready jobs.
             retry: a policy; None: no retry; by default the agenda's.
@@ -526,7 +572,10 @@ class Agenda:
         now = self._clock()
         if isinstance(now, bool) or not hasattr(now, "__index__"):
             raise TypeError(f"clock must return int nanoseconds, got {now!r}")
-        self._last_now = operator.index(now)
+        instant = operator.index(now)
+        if not AWAKE < instant < NEVER:
+            raise OverflowError(f"clock must return int nanoseconds within int64, got {now!r}")
+        self._last_now = instant
         return self._last_now
 
     def _now_or_last(self):
@@ -561,15 +610,21 @@ class Agenda:
             raise TypeError(f"args must be a tuple or a list, got {args!r}")
         if kwargs is None and id is None and retry is DEFAULT:
             return None
-        if kwargs is not None and not isinstance(kwargs, dict):
-            raise TypeError(f"kwargs must be a dict or None, got {kwargs!r}")
+        if kwargs is not None:
+            if type(kwargs) is not dict and not isinstance(kwargs, Mapping):
+                raise TypeError(f"kwargs must be a mapping or None, got {kwargs!r}")
+            given = dict(kwargs)
+            for key in given:
+                if not isinstance(key, str):
+                    raise TypeError(f"kwargs must have str keys, got {kwargs!r}")
         if id is not None and type(id) is not str:
             raise TypeError(f"id must be a str or None, got {id!r}")
         if retry is not None and retry is not DEFAULT and not callable(retry):
             raise TypeError(f"retry must be callable or None, got {retry!r}")
         extras = Extras()
         extras.name = id
-        extras.kwargs = dict(kwargs) if kwargs else None
+        if kwargs is not None and given:
+            extras.kwargs = given
         if retry is not DEFAULT:
             extras.retry = retry
             extras.own_retry = True
@@ -628,7 +683,8 @@ class Agenda:
         """Put a new job on the timetable, or, due and with workers about, in the ready line. Caller holds the lock."""
         if self._closed or self._orphaned:
             return CLOSED
-        if extras is not None and extras.name is not None:
+        named = extras is not None and extras.name is not None
+        if named:
             other = self._names.get(extras.name)
             if other is not None and other._state <= RUNNING:
                 return DUPLICATE
@@ -649,7 +705,7 @@ class Agenda:
         if job._id < 0:
             return -1
         job._entered = True
-        if extras is not None and extras.name is not None:
+        if named:
             self._names[extras.name] = job
         return ADDED
 
@@ -717,6 +773,7 @@ class Agenda:
                     self._arm(found, run_at)
                     self._rouse(round)
                     break
+            found = extras = None  # here: the next round of the lock might drop the last reference
             self._tt._make_room(1)
         round.finish(self._tt)
         return True
@@ -810,10 +867,10 @@ class Agenda:
             job: a `Job` or its id.
             error: what the task raised, or None.
             value: what it returned.
-            run: the number of the run, `job.attempts` when it was taken; None: the latest. The end of a run that is no
-                longer the latest changes nothing but that it is over.
+            run: the number of the run, `job.attempts` when it was taken; None: the one that is going. The end of an
+                earlier run, which was booked before, changes nothing.
 
-        Raises: UnknownJobId; ValueError if no run of the job is going.
+        Raises: UnknownJobId; ValueError if that run was not taken or, without `run`, no run of the job is going.
         """
         if error is not None and not isinstance(error, BaseException):
             raise TypeError(f"error must be an exception or None, got {error!r}")
@@ -822,9 +879,14 @@ class Agenda:
         found = self._known(job)
         with self._tt.lock:
             going = found._going
-            number = found._attempts if run is None else min(max(run, 0), 2**32 - 1)
-        if going == 0:
+            attempts = found._attempts
+        if run is None and going == 0:
             raise ValueError(f"job must have a run that is going, got {found!r}")
+        if run is not None and not 1 <= run <= attempts:
+            raise ValueError(f"run must be the number of a run that was taken, got {run!r}")
+        number = attempts if run is None else run
+        if going == 0 or number != attempts:
+            return
         if error is None:
             self._succeed(found, number, value, Round())
         else:
@@ -880,11 +942,11 @@ class Agenda:
                 self._succeed(job, run, value, round)
             else:
                 error = self._fail(job, run, error, round)
-                if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                if error is not None:
                     try:
                         raise error
                     finally:
-                        error = None
+                        error = None  # its traceback refers to this frame
             job = value = error = None
 
     def _take(self, now, bound):
@@ -938,8 +1000,13 @@ class Agenda:
         return 0
 
     def _fail(self, job, run, error, round):
-        """Ask the policy, book the end of a failed run, log it. The error that was booked: the policy's, if it failed."""
+        """Ask the policy, book the end of a failed run, log it.
+
+        Returns: what `run_due` raises again, a KeyboardInterrupt or SystemExit; else None. It is a copy, with the
+        traceback, because the one in the books is kept without.
+        """
         raised = error
+        refused = False  # the policy failed
         spare = Extras()
         with self._tt.lock:
             if job._extras is None:
@@ -948,7 +1015,7 @@ class Agenda:
             future = extras.future
             policy = extras.retry if extras.own_retry else self._retry
             attempt = run if extras.kind == ONE_OFF else extras.streak + 1
-            if job._state != RUNNING or run != job._attempts or self._closed:
+            if job._state != RUNNING or job._going == 0 or run != job._attempts or self._closed:
                 policy = None  # the outcome changes nothing, or nothing starts any more
         wait = -1
         if policy is not None and isinstance(error, Exception):
@@ -957,20 +1024,23 @@ class Agenda:
                 if answer is not None:
                     wait = max(duration_ns(answer, "the answer of a retry policy"), 0)
             except BaseException as broken:
-                if broken.__cause__ is None:
-                    broken.__cause__ = raised
+                blame(broken, raised)
                 error = broken
+                refused = True
         end = self._now_or_last()
         try:
             self._tt._make_room(1)  # a retry may move an entry that waits, see `_next_turn`
         except MemoryError:
             pass
         with self._tt.lock:
-            current = job._state == RUNNING and run == job._attempts
+            current = job._state == RUNNING and job._going > 0 and run == job._attempts
             round.job = None
             self._book(job, run, True, None, error, end, wait, round)
             self._rouse(round)
             state = job._state
+            if state == SCHEDULED and wait >= 0:
+                wait = job._run_at - end  # not the policy's answer if the job was rescheduled while it ran
+        trace = error.__traceback__
         try:
             if future is not None:
                 if current:
@@ -980,15 +1050,17 @@ class Agenda:
                         complain("a future could not take its error")
             else:
                 if current:
-                    self._log(job, attempt, error, raised, state, wait)
+                    self._log(job, attempt, error, refused, state, wait)
                 without_traceback(error)
         finally:
             round.finish(self._tt)
-        return error
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            return to_raise(error).with_traceback(trace)
+        return None
 
-    def _log(self, job, attempt, error, raised, state, wait):
+    def _log(self, job, attempt, error, refused, state, wait):
         trace = (type(error), error, error.__traceback__)
-        if error is not raised:
+        if refused:
             logger.error("the retry policy of job %r failed after attempt %d", job.id, attempt, exc_info=trace)
         elif state == SCHEDULED and wait >= 0:
             seconds = wait / SECOND_NS
@@ -1000,11 +1072,14 @@ class Agenda:
 
     def _book(self, job, run, failed, value, error, end, wait, round):
         """End a run in the books; `wait` ns to the next attempt, or -1. Caller holds the lock."""
+        if job._going == 0 or run != job._attempts:
+            return 0  # booked already, by a driver that said so twice
         job._going -= 1
         self._runs -= 1
         extras = job._extras
-        if job._state == RUNNING and run == job._attempts:
+        if job._state == RUNNING:
             if failed:
+                round.error = extras.last_error
                 extras.last_error = error
             if extras is not None and extras.kind != ONE_OFF:
                 if self._closed:
@@ -1018,13 +1093,15 @@ class Agenda:
             else:
                 job._outcome = value
                 self._end(job, FAILED if failed else SUCCEEDED, round)
-        elif job._state > RUNNING and job._going == 0:
+        elif job._going == 0:
             round.waiters = self._waiters_of(job)  # cancelled while it ran, and over now
         return 0
 
     def _next_turn(self, job, extras, end, wait):
         """Decide when a repeating job runs again, after a run that ended at `end`. Caller holds the lock."""
-        if wait >= 0:
+        if extras.moved:
+            run_at = job._run_at  # rescheduled while it ran: that is the next run, late if need be
+        elif wait >= 0:
             extras.streak += 1
             extras.retrying = True
             run_at = after(end, wait)
@@ -1034,8 +1111,6 @@ class Agenda:
             if extras.kind == FIXED_RATE:
                 self._skipped += extras.advance(end)
                 run_at = extras.slot
-            elif extras.moved:
-                run_at = job._run_at
             else:
                 run_at = after(end, extras.period)
         if job._entered and run_at == job._run_at:
@@ -1052,12 +1127,21 @@ class Agenda:
         if job._entered and not waited:
             self._line._forget()
         job._entered = False
-        round.ended = job
+        round.task = job._task
+        job._task = None
+        round.args = job._args
+        job._args = None
+        extras = job._extras
+        if extras is not None:
+            round.kwargs = extras.kwargs
+            extras.kwargs = None
+            round.retry = extras.retry
+            extras.retry = None
         round.forgotten = self._remember(job)
         if job._going == 0:
             round.waiters = self._waiters_of(job)
-            if state == CANCELLED and job._extras is not None:
-                round.future = job._extras.future
+            if state == CANCELLED and extras is not None:
+                round.future = extras.future
         return 0
 
     def _remember(self, job):
