@@ -169,6 +169,7 @@ cdef class Agenda:
         tt=Timetable, job=Job, following=Job, extras=Extras, run=uint32_t, now=int64_t, arriving=bint, stop=bint
     )
     cdef bint _run_ready(self, object park, Round round) except -1
+    cdef int _book_lost(self, Round round, object error) except -1
     cdef int _retract(self, Job job, Round round) except -1
     @cython.locals(k=int64_t)
     cdef int _withdraw_idle(self, object park) except -1

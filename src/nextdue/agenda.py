@@ -1373,8 +1373,12 @@ class Agenda:
 
     def _recover(self, round, error):
         """Book the run that a worker lost to an error that was thrown into its thread outside the task."""
+        self._book_lost(round, error)
+
+    def _book_lost(self, round, error):
         if round.job is not None:
             self._fail(round.job, round.run, error, round)
+        return 0
 
     def _withdraw(self, job):
         """The run of a job whose future was cancelled did not start after all; for a pool that runs it."""
