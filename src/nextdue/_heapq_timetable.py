@@ -2,13 +2,18 @@
 
 `HeapqTimetable` has the interface of the compiled `Timetable` and its promises. Timers are tuples (run_at, seq, id) in
 a list that `heapq` orders; what belongs to an id is a record in a dict. Methods with a leading underscore do not lock:
-their caller holds `lock`. It is a re-entrant lock, since a finalizer or a signal handler may come in between any two
-steps here and call back; so each method computes first and changes the structure in its last few stores.
+their caller holds `lock`.
+
+It is a re-entrant lock, since a finalizer or a signal handler may come in between two steps here and call back. CPython
+lets them in where a Python function begins, after a call, at the end of a loop's turn, and where a tracked object is
+created; not between plain stores and subscripts. So each method computes first, looks, and then commits in stores that
+end with the one step on the heap: whoever comes in finds every waiting timer with its entry.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import operator
 import threading
 from collections import deque
@@ -28,15 +33,23 @@ COUNTER_MASK = (1 << COUNTER_BITS) - 1
 Entry = tuple[int, int, int]  # run_at, seq (12 bits of inverted priority, then a counter), id
 
 
+def integer(value: Any, name: str) -> int:
+    """What `operator.index` makes of it. That numpy's booleans and float arrays have an `__index__` says nothing."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{name} must be an int, got {value!r}")
+
+
 def instant(value: Any, name: str) -> int:
     """Turn an integer into an int within int64, saturating at both ends; refuse everything else."""
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {value!r}")
-    return min(max(operator.index(value), LEAST), NEVER)
+    return min(max(integer(value, name), LEAST), NEVER)
 
 
 def limit_of(limit: Any) -> int:
-    if limit is None:
+    if limit is None or (isinstance(limit, float) and limit == math.inf):
         return NEVER
     result = instant(limit, "limit")
     if result < 0:
@@ -54,12 +67,13 @@ def priority_of(priority: Any) -> int:
 def ints(values: Any, name: str) -> list[int]:
     """Give a list of ints within int64, from int64[n] or a sequence of ints; nothing is cast."""
     if not isinstance(values, np.ndarray):
-        values = list(values)
-        if any(isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__") for value in values):
-            raise TypeError(f"{name} must be int64[n] or a sequence of ints, got {values[:8]!r}")
-        return [instant(value, name) for value in values]
+        try:
+            iter(values)
+        except TypeError:
+            raise TypeError(f"{name} must be int64[n] or a sequence of ints, got {values!r}") from None
+        return [instant(value, f"{name}[{k}]") for k, value in enumerate(values)]
     if values.dtype != np.int64 or not values.dtype.isnative:
-        raise TypeError(f"{name} must be int64[n], got dtype {values.dtype!r}")
+        raise TypeError(f"{name} must be int64[n], got {values.dtype!r}")
     if values.ndim != 1:
         raise ValueError(f"{name} must be int64[n], got shape {values.shape!r}")
     return values.tolist()  # type: ignore[no-any-return]
@@ -114,12 +128,13 @@ class HeapqTimetable:
         """Cancel a waiting timer; False if it is not waiting. Complexity: O(1), amortised for the rebuild."""
         timer_id = instant(timer_id, "timer_id")
         with self.lock:
-            slot = self._slots.get(timer_id)
-            if slot is None or slot.held:
+            if timer_id not in self._slots or self._slots[timer_id].held:
                 return False
+            slot = self._slots[timer_id]
             del self._slots[timer_id]
             self._live -= 1
         self._tidy()
+        del slot  # and the item, without the lock
         return True
 
     def reschedule(self, timer_id: int, run_at: int) -> bool:
@@ -129,7 +144,10 @@ class HeapqTimetable:
         with self.lock:
             if not self._is_waiting(timer_id):
                 return False
-            self._rearm(timer_id, at)
+            try:
+                self._rearm(timer_id, at)
+            except KeyError:  # gone since then
+                return False
         self._tidy()
         return True
 
@@ -138,21 +156,24 @@ class HeapqTimetable:
         with self.lock:
             return self._next() if self._live else None
 
-    def pop(self) -> tuple[int, int, object]:
+    def pop(self) -> tuple[int, int, Any]:
         """Remove the earliest timer, due or not, and return (run_at, id, item); IndexError when nothing waits."""
         with self.lock:
-            self._prune()
-            if not self._heap:
+            entry = self._root()
+            if entry is None:
                 raise IndexError("pop from an empty timetable")
-            run_at, _, timer_id = self._drop_root()
-            item = self._slots.pop(timer_id).item
+            item = self._slots[entry[2]].item
+            del self._slots[entry[2]]
             self._live -= 1
+            heapq.heappop(self._heap)
         self._tidy()
-        return run_at, timer_id, item
+        return entry[0], entry[2], item
 
     # ------------------------------------------------------------ in bulk
 
-    def add_many(self, run_at: npt.NDArray[np.int64] | Sequence[int], items: Iterable[object] | None = None) -> npt.NDArray[np.int64]:
+    def add_many(
+        self, run_at: npt.NDArray[np.int64] | Sequence[int], items: Iterable[object] | None = None
+    ) -> npt.NDArray[np.int64]:
         """Add a timer for each element, in order; return their ids, int64[n]. Complexity: k times `add`."""
         times = ints(run_at, "run_at")
         objects = [None] * len(times) if items is None else list(items)
@@ -179,22 +200,26 @@ class HeapqTimetable:
         due: list[tuple[int, object]] = []
         with self.lock:
             while len(due) < left:
-                self._prune()
-                if not self._heap or self._heap[0][0] > at:
+                entry = self._root()
+                if entry is None or entry[0] > at:
                     break
-                timer_id = self._drop_root()[2]
+                item = self._slots[entry[2]].item
+                del self._slots[entry[2]]
                 self._live -= 1
-                due.append((timer_id, self._slots.pop(timer_id).item))
+                heapq.heappop(self._heap)
+                due.append((entry[2], item))
         self._tidy()
         return due
 
     def clear(self) -> None:
         """Remove every timer; items are released. Ids given out before stay unknown for good."""
         with self.lock:
-            dropped = [self._slots.pop(timer_id) for timer_id in list(self._slots) if not self._slots[timer_id].held]
-            self._heap = []
-            self._live = 0
-        del dropped
+            dropped = list(self._slots.items())
+            for timer_id, slot in dropped:
+                if timer_id in self._slots and not slot.held:
+                    del self._slots[timer_id]
+                    self._live -= 1
+        self._tidy()
 
     # ------------------------------------------------------------ looking
 
@@ -202,10 +227,12 @@ class HeapqTimetable:
         return self._live
 
     def __contains__(self, timer_id: object) -> bool:
-        if isinstance(timer_id, bool) or not hasattr(timer_id, "__index__"):
+        try:
+            wanted = instant(timer_id, "timer_id")
+        except TypeError:
             return False
         with self.lock:
-            return self._is_waiting(instant(timer_id, "timer_id"))
+            return self._is_waiting(wanted)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self)} waiting, next at {self.next_run_at()}>"
@@ -224,6 +251,7 @@ class HeapqTimetable:
             assert all(heap[(k - 1) // 2] < heap[k] for k in range(1, len(heap))), "heap order"
             assert sum(map(self._is_live, heap)) == self._live, "one live entry for each waiting slot"
             assert sum(not slot.held for slot in self._slots.values()) == self._live, "live count"
+            assert len({seq for _, seq, _ in heap}) == len(heap), "seq differ"
             assert len(heap) <= 2 * self._live, "dead entries"
 
     # ------------------------------------------------------------ caller holds the lock
@@ -256,12 +284,15 @@ class HeapqTimetable:
         self._counter += 1
         return (MAX_PRIORITY - priority) << COUNTER_BITS | self._counter
 
-    def _prune(self) -> None:
-        while self._heap and not self._is_live(self._heap[0]):
+    def _root(self) -> Entry | None:
+        """The earliest live entry, at the root, after the dead ones before it are dropped; None when nothing waits."""
+        slots = self._slots
+        while self._heap:
+            entry = self._heap[0]
+            if entry[2] in slots and slots[entry[2]].seq == entry[1] and not slots[entry[2]].held:
+                return entry
             heapq.heappop(self._heap)
-
-    def _drop_root(self) -> Entry:
-        return heapq.heappop(self._heap)
+        return None
 
     def _occupy(self, priority: int, item: object) -> int:
         """Make an id that is held, with a ticket."""
@@ -271,45 +302,48 @@ class HeapqTimetable:
 
     def _add(self, run_at: int, priority: int, item: object) -> int:
         """Add a waiting timer; its id."""
-        timer_id = self._occupy(priority, item)
-        slot = self._slots[timer_id]
-        heapq.heappush(self._heap, (run_at, slot.seq, timer_id))
-        slot.held = False
+        timer_id = self._last_id = self._last_id + 1
+        slot = _Slot(self._new_seq(priority), item, False)
+        entry = (run_at, slot.seq, timer_id)
+        self._slots[timer_id] = slot
         self._live += 1
+        heapq.heappush(self._heap, entry)
         return timer_id
 
     def _next(self) -> int:
         """The earliest run_at; NEVER when nothing waits."""
-        self._prune()
-        return self._heap[0][0] if self._heap else NEVER
+        entry = self._root()
+        return NEVER if entry is None else entry[0]
 
     def _last_waiting(self) -> int:
         """The id of some waiting timer, -1 if there is none: the last in the heap, so that to disarm all is O(n)."""
+        slots = self._slots
         while self._heap:
-            if self._is_live(self._heap[-1]):
-                return self._heap[-1][2]
+            entry = self._heap[-1]
+            if entry[2] in slots and slots[entry[2]].seq == entry[1] and not slots[entry[2]].held:
+                return entry[2]
             self._heap.pop()
         return -1
 
     def _take_due(self, now: int) -> Entry | None:
         """Pop the earliest timer if it is due, and hold it. It keeps its ticket."""
-        self._prune()
-        if not self._heap or self._heap[0][0] > now or self._heap[0][0] == NEVER:
+        entry = self._root()
+        if entry is None or entry[0] > now or entry[0] == NEVER:
             return None
-        entry = self._drop_root()
         self._slots[entry[2]].held = True
         self._live -= 1
+        heapq.heappop(self._heap)
         return entry
 
     def _rearm(self, timer_id: int, run_at: int) -> None:
         """Arm a held timer that has a ticket, or move a waiting one: behind equals, with its priority."""
         slot = self._slots[timer_id]
         self._counter += 1
-        seq = slot.seq & ~COUNTER_MASK | self._counter
-        heapq.heappush(self._heap, (run_at, seq, timer_id))
+        entry = (run_at, slot.seq & ~COUNTER_MASK | self._counter, timer_id)
         self._live += slot.held
         slot.held = False
-        slot.seq = seq
+        slot.seq = entry[1]
+        heapq.heappush(self._heap, entry)
 
     def _disarm(self, timer_id: int) -> bool:
         """Take the ticket of a waiting or held timer away, for good: its entries are dead. True: it was waiting."""
@@ -332,22 +366,27 @@ class HeapqTimetable:
     def _tidy(self) -> None:
         """Leave the dead out when they are more than half."""
         with self.lock:
-            if self._crowded():
-                heap = [entry for entry in self._heap if self._is_live(entry)]
-                heapq.heapify(heap)
-                self._heap = heap
+            if not self._crowded():
+                return
+            heap = self._heap
+            size, counter = len(heap), self._counter
+            kept = [entry for entry in heap if self._is_live(entry)]
+            heapq.heapify(kept)
+            # Who came in and added or popped has moved the entries: then this is left to the next call.
+            if len(heap) == size and self._counter == counter and self._heap is heap:
+                self._heap = kept
 
 
 class ReadyLine:
     """Due jobs that wait for a worker, by higher priority, then run_at, then seq; the twin of the compiled one.
 
-    A FIFO for each priority in use, and beside it a heap of what came out of order; the better of the two heads is next.
+    A FIFO for each priority in use, beside it a heap of what came out of order; the better of the two heads is next.
     """
 
     def __init__(self, timetable: HeapqTimetable) -> None:
         self._timetable = timetable
         self._levels: dict[int, tuple[deque[Entry], list[Entry]]] = {}
-        self._order: list[int] = []  # heap of the levels in use
+        self._order: list[int] = []  # heap of the levels that have entries; a stray one is dropped in passing
         self._count = 0
         self._dead = 0
 
@@ -359,14 +398,16 @@ class ReadyLine:
         entry = (run_at, seq, timer_id)
         level = seq >> COUNTER_BITS
         if level not in self._levels:
-            self._levels[level] = (deque(), [])
-            heapq.heappush(self._order, level)
+            self._levels.setdefault(level, (deque(), []))
         ring, spill = self._levels[level]
+        idle = not ring and not spill
+        self._count += 1
         if not ring or ring[-1] < entry:
             ring.append(entry)
         else:
             heapq.heappush(spill, entry)
-        self._count += 1
+        if idle:
+            heapq.heappush(self._order, level)
         return True
 
     def _promote(self, now: int, limit: int) -> int:
@@ -379,26 +420,28 @@ class ReadyLine:
 
     def _pop(self, bound: int) -> int:
         """Remove the next live entry and return its id; -1 when there is none, or its counter is not below `bound`."""
+        slots = self._timetable._slots
         while self._order:
             level = self._order[0]
             ring, spill = self._levels[level]
             if not ring and not spill:
                 heapq.heappop(self._order)
-                del self._levels[level]
                 continue
             from_spill = not ring or (spill and spill[0] < ring[0])
             best = spill[0] if from_spill else ring[0]
-            live = self._is_live(best)
+            live = best[2] in slots and slots[best[2]].seq == best[1]
             if live and best[1] & COUNTER_MASK >= bound:
                 return -1
+            self._count -= 1
+            self._dead -= not live
             if from_spill:
                 heapq.heappop(spill)
             else:
                 ring.popleft()
-            self._count -= 1
+            if not ring and not spill and self._order and self._order[0] == level:
+                heapq.heappop(self._order)
             if live:
                 return best[2]
-            self._dead -= 1
         return -1
 
     def _waiting(self) -> int:
@@ -409,9 +452,11 @@ class ReadyLine:
         self._dead += 1
         if 2 * self._dead <= self._count:
             return
-        entries = [e for ring, spill in self._levels.values() for e in (*ring, *spill) if self._is_live(e)]
-        self._levels = {}
-        self._order = []
+        order: list[int] = []
+        levels, self._levels = self._levels, {}
+        self._order = order
         self._count = self._dead = 0
-        for entry in sorted(entries):
-            self._put(*entry)
+        for ring, spill in levels.values():
+            for entry in (*ring, *sorted(spill)):
+                if self._is_live(entry):
+                    self._put(*entry)

@@ -124,7 +124,7 @@ cdef class ReadyLine:
         return self._timetable._ticket(entry.id) == entry.seq
 
     cdef int64_t _promote(self, int64_t now, int64_t limit) noexcept nogil:
-        """Take up to `limit` due timers over from the timetable; how many. Fewer, when memory is short: they stay there."""
+        """Take up to `limit` due timers over from the timetable; how many. If memory is short, the rest stays."""
         cdef int64_t k = 0
         cdef Entry entry
         while k < limit and self._timetable._take_due(now, &entry):

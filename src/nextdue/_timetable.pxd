@@ -39,6 +39,9 @@ cdef struct Page:
     uint32_t gen_floor          # where generations begin when the chunk is made again
 
 
+cdef uint32_t LAST_GEN          # a slot whose generation has passed it is retired; tests lower it (`__pyx_capi__`)
+
+
 cdef class Timetable:
     cdef cython.pymutex lock    # guards every field below
     cdef PyObject* _array       # owned: the numpy array in whose buffer the heap lies
@@ -55,8 +58,8 @@ cdef class Timetable:
     cdef int64_t _chunk_count
     cdef int64_t _item_chunks
     cdef int64_t _empty_chunks
-    cdef int64_t _gap                   # no page below it lacks a chunk
-    cdef object _collected              # unused: a Python attribute makes this a type that the collector visits
+    cdef int64_t _gap           # no page below it lacks a chunk
+    cdef object _collected      # unused: a Python attribute makes this a type that the collector visits
     cdef object __weakref__
 
     # Slots.
@@ -73,12 +76,15 @@ cdef class Timetable:
     cdef void _arm_slot(self, int64_t timer_id, uint64_t seq) noexcept nogil
     cdef void _free_slot(self, Chunk* chunk, int64_t k) noexcept nogil
     cdef PyObject* _take_item(self, int64_t timer_id) noexcept nogil
-    cdef void _trim(self) noexcept nogil
+    cdef Chunk* _trim(self) noexcept nogil
+    cdef bint _has_pages(self, int64_t extra) noexcept nogil
+    cdef bint _grow_pages(self, int64_t extra) noexcept nogil
 
     # The heap.
     cdef bint _has_room(self, int64_t extra) noexcept nogil
     cdef bint _crowded(self) noexcept nogil
     cdef bint _roomy(self) noexcept nogil
+    cdef bint _oversized(self) noexcept nogil
     cdef uint64_t _new_seq(self, int priority) noexcept nogil
     cdef void _push(self, int64_t run_at, uint64_t seq, int64_t timer_id) noexcept nogil
     cdef void _drop_root(self) noexcept nogil
@@ -86,7 +92,7 @@ cdef class Timetable:
     cdef bint _is_live(self, const Entry* entry) noexcept nogil
     cdef void _entry_gone(self, const Entry* entry) noexcept nogil
     cdef void _rebuild(self) noexcept nogil
-    cdef void _sweep(self) noexcept nogil
+    cdef Chunk* _sweep(self) noexcept nogil
     cdef int64_t _following(self, int64_t k) noexcept nogil
     cdef int64_t _count_due(self, int64_t now, int64_t limit) noexcept nogil
     cdef int64_t _pop_block(self, int64_t now, int64_t limit, Entry* out) noexcept nogil
@@ -94,8 +100,8 @@ cdef class Timetable:
     cdef int64_t _part(self, int64_t timer_id) noexcept nogil
 
     # Timers that are taken, held and armed again under one id: what an owner of jobs needs.
-    cdef int64_t _occupy(self, int priority, object item)
-    cdef int64_t _add(self, int64_t run_at, int priority, object item)
+    cdef int64_t _occupy(self, int priority, object item) noexcept
+    cdef int64_t _add(self, int64_t run_at, int priority, object item) noexcept
     cdef int64_t _next(self) noexcept nogil
     cdef int64_t _last_waiting(self) noexcept nogil
     cdef bint _take_due(self, int64_t now, Entry* out) noexcept nogil
@@ -106,6 +112,7 @@ cdef class Timetable:
     # These lock, or allocate: not under the lock.
     cdef int64_t _add_block(self, int64_t* source, int64_t* target, int64_t k, PyObject** refs) noexcept nogil
     cdef int64_t _cancel_block(self, int64_t* ids, int64_t k, int64_t* with_items) noexcept nogil
+    cdef int64_t _clear_block(self, PyObject** owner, Entry** buffer, int64_t capacity) noexcept nogil
     cdef int _release_block(self, int64_t* ids, int64_t k, int64_t stride, list out) except -1
     cdef Entry* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL
     cdef int _make_room(self, int64_t extra) except -1

@@ -8,7 +8,7 @@ Python object is in it: what belongs to a timer lies by *slot*, in chunks of 1,0
 once a chunk holds an item. An id is `generation << 32 | slot`, so a stale one is refused by one comparison, without
 a dict (62 bytes a timer and a cache miss less).
 
-Invariants, each asserted by `check()`:
+Invariants, asserted by `check()`:
 
     I1  For every entry but the root: parent <= entry by (run_at, seq). All seq differ.
     I2  A slot is in one of four states, by its bits (held, cancelled):
@@ -23,6 +23,8 @@ Invariants, each asserted by `check()`:
     I5  _n + _held <= _capacity: a held timer can always be armed again without an allocation.
     I6  A generation is never used twice for a slot: not after wrapping (the slot is retired), and not after its chunk
         was given back (the page remembers where to go on).
+    I7  What the collector walks through (pages, chunks, their items) is moved and freed only by a thread that has the
+        GIL (on a free-threaded build: that is attached), and filled before it is published. Not for `check()` to see.
 
 Cost, n entries: add O(log4 n) at worst and O(1) on average; pop O(log n); cancel one bit, and O(1) amortised for the
 rebuild that runs when more than half of the entries are dead; reschedule as add; adding k >= n / 8 at once heapifies,
@@ -45,6 +47,7 @@ from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc, PyMem_
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
+from libc.math cimport INFINITY
 from libc.stdint cimport INT64_MIN
 from libc.string cimport memcpy, memset
 
@@ -54,17 +57,23 @@ cnp.import_array()
 
 ENTRY = np.dtype([("run_at", np.int64), ("seq", np.uint64), ("id", np.int64)])
 
+cdef extern from *:
+    """
+    #define NEXTDUE_PUBLISH() __atomic_thread_fence(__ATOMIC_RELEASE)
+    """
+    void publish "NEXTDUE_PUBLISH"() noexcept nogil     # what is written before it is seen before what comes after
+
 cdef enum:
     ENTRY_STRIDE = sizeof(Entry) // sizeof(int64_t)
     FEWEST = 64                 # entries that a heap has room for at least
     LONG = 4096                 # steps from which on the GIL is given up: some 100 us of work
-    FIRST_DUE = 64              # due timers up to which they are popped on the spot
+    FEW = 64                    # due timers up to which they are popped one by one, and taken without a second look
     BATCH = 256                 # references that are moved out in one round of the lock
     NO_ROOM = -3                # beside NO_MEMORY and TOO_MANY: grow the heap, then try again
 
 cdef int64_t SLOT_MASK = 0xFFFFFFFF
 cdef int64_t MAX_SLOTS = 1 << 31
-cdef uint32_t LAST_GEN = 0x7FFFFFFF                    # ids stay positive
+LAST_GEN = 0x7FFFFFFF                                  # ids stay positive
 cdef uint64_t COUNTER_MASK = (1ULL << 52) - 1
 # A slot's seq doubles as its free link or NO_TICKET. Counters begin above both, so no entry can ever match them (I3).
 cdef uint64_t NO_TICKET = CHUNK + 1
@@ -76,14 +85,22 @@ cdef int MAX_PRIORITY = 2047
 # ---------------------------------------------------------------- at the door
 
 
+cdef object integer(object value, str name):
+    """What `operator.index` makes of it. That numpy's booleans and float arrays have an `__index__` says nothing."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{name} must be an int, got {value!r}")
+
+
 cdef int64_t instant(object value, str name) except? -1:
     """Turn an int into int64, saturating at both ends; refuse everything that is not an integer."""
     cdef int overflow = 0
     cdef int64_t result
     if type(value) is not int:
-        if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
-            raise TypeError(f"{name} must be an int, got {value!r}")
-        value = operator.index(value)
+        value = integer(value, name)
     result = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow != 0:
         return NEVER if overflow > 0 else INT64_MIN
@@ -98,7 +115,7 @@ cdef int64_t id_or_none(object timer_id) except? -1:
 
 cdef int64_t limit_of(object limit) except -1:
     cdef int64_t result
-    if limit is None:
+    if limit is None or isinstance(limit, float) and limit == INFINITY:
         return NEVER
     result = instant(limit, "limit")
     if result < 0:
@@ -115,13 +132,20 @@ cdef int priority_of(object priority) except? -1:
 
 cdef cnp.ndarray int64_array(object values, str name):
     """Give a contiguous int64[n] that nobody else writes to; sequences of ints are converted, nothing is cast."""
+    cdef Py_ssize_t k
+    cdef list ints
     if not isinstance(values, np.ndarray):
-        values = list(values)
-        if any(isinstance(value, bool) or not hasattr(value, "__index__") for value in values):
-            raise TypeError(f"{name} must be int64[n] or a sequence of ints, got {values[:8]!r}")
-        return np.array([instant(value, name) for value in values], dtype=np.int64)
+        try:
+            iter(values)
+        except TypeError:
+            raise TypeError(f"{name} must be int64[n] or a sequence of ints, got {values!r}") from None
+        ints = list(values)
+        for k in range(len(ints)):
+            if type(ints[k]) is not int:
+                ints[k] = integer(ints[k], f"{name}[{k}]")
+        return np.array([instant(value, name) for value in ints], dtype=np.int64)
     if values.dtype != np.int64 or not values.dtype.isnative:
-        raise TypeError(f"{name} must be int64[n], got dtype {values.dtype!r}")
+        raise TypeError(f"{name} must be int64[n], got {values.dtype!r}")
     if values.ndim != 1:
         raise ValueError(f"{name} must be int64[n], got shape {values.shape!r}")
     return np.array(values, dtype=np.int64, order="C")
@@ -228,7 +252,7 @@ cdef class Timetable:
     is never due.
 
     Args:
-        capacity: how many timers to make room for at once.
+        capacity: how many timers to make room for at once; what lies unused is given back when timers leave.
 
     Thread-safety: every method may be called from any thread; one lock guards the whole. Nothing runs under it but
     arithmetic: no user code, no allocation by Python.
@@ -259,11 +283,10 @@ cdef class Timetable:
             chunk = self._pages[page].chunk
             if chunk == NULL:
                 continue
-            if chunk.items != NULL:
-                for k in range(CHUNK):
-                    Py_XDECREF(chunk.items[k])
-                PyMem_RawFree(chunk.items)
-            PyMem_RawFree(chunk)
+            for k in range(CHUNK if chunk.items != NULL else 0):
+                Py_XDECREF(chunk.items[k])
+            chunk.next = NULL
+            free_chunks(chunk)
         PyMem_RawFree(self._pages)
         Py_XDECREF(self._array)
 
@@ -428,7 +451,7 @@ cdef class Timetable:
         cdef int64_t i, done, timer_id
         cdef uint64_t seq
         with self.lock:
-            if not self._has_room(k):
+            if not self._has_room(k) or not self._has_pages(k):
                 return NO_ROOM
             for done in range(k):
                 timer_id = self._take_slot(refs != NULL and refs[done] != NULL)
@@ -491,8 +514,11 @@ cdef class Timetable:
         return count
 
     cdef inline int64_t _part(self, int64_t timer_id) noexcept nogil:
-        """Part with a timer that is no longer WAITING by the count. Its id, if the slot is free now; ~id, if the slot is
-        HELD because an item is in it, which only a thread with the GIL may take out (`_release_block`)."""
+        """Part with a timer that is no longer WAITING by the count.
+
+        Its id, if the slot is free now; ~id, if the slot is HELD because an item is in it, which only a thread with
+        the GIL may take out (`_release_block`).
+        """
         cdef Chunk* chunk = self._find(timer_id)
         cdef int64_t k = timer_id & (CHUNK - 1)
         if not self._has_item(timer_id):
@@ -527,7 +553,12 @@ cdef class Timetable:
     def pop_due(self, now, limit=None):
         """Remove the timers with run_at <= now, at most `limit`, and return their items in order.
 
-        Complexity: O(k log n), or O(n + k) where more than an eighth is due. Long work runs without the GIL.
+        Args:
+            now: int; saturates. A timer at 2**63 - 1 is not due even then.
+            limit: int, 0 or more; None or infinity for no limit.
+
+        Complexity: O(k log n), or O(n) where more than an eighth is due, within the limit. Long work runs without the
+        GIL.
         """
         cdef int64_t k = 0
         cdef Entry* due = self._take_block(instant(now, "now"), limit_of(limit), &k)
@@ -550,8 +581,7 @@ cdef class Timetable:
         cdef int64_t* target
         cdef int64_t i
         try:
-            if self._item_chunks:
-                self._release_block(&due.id, k, ENTRY_STRIDE, None)
+            self._release_block(&due.id, k, ENTRY_STRIDE, None)
             ids = np.empty(k, dtype=np.int64)
             target = <int64_t*>cnp.PyArray_DATA(ids)
             for i in range(k):
@@ -563,22 +593,23 @@ cdef class Timetable:
 
     cdef Entry* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL:
         """Take what is due into a new block, ids marked by `_part`. The caller frees it."""
-        cdef int64_t due, room = FIRST_DUE
+        cdef int64_t due, room = FEW
         cdef Entry* out = <Entry*>PyMem_RawMalloc(room * sizeof(Entry))
         cdef Entry* larger
         now = min(now, NEVER - 1)
         while out != NULL:
             with self.lock:
-                due = self._count_due(now, min(limit, FIRST_DUE + 1))
-                if due <= FIRST_DUE:
-                    taken[0] = self._pop_block(now, min(limit, room), out)
+                due = self._count_due(now, min(limit, LONG))
+                if due <= room and due < LONG:
+                    taken[0] = self._sweep_block(now, limit, due, out)
                     return out
-            with nogil:
-                with self.lock:
-                    due = self._count_due(now, limit)
-                    if due <= room:
-                        taken[0] = self._sweep_block(now, limit, due, out)
-                        return out
+            if due >= LONG:
+                with nogil:
+                    with self.lock:
+                        due = self._count_due(now, limit)
+                        if due <= room:
+                            taken[0] = self._sweep_block(now, limit, due, out)
+                            return out
             room = due + (due >> 3)         # others may add while there is no lock
             larger = <Entry*>PyMem_RawRealloc(out, room * sizeof(Entry))
             if larger == NULL:
@@ -588,27 +619,55 @@ cdef class Timetable:
 
     def clear(self):
         """Remove every timer; items are released. Ids given out before stay unknown for good. Complexity: O(n)."""
-        cdef int64_t[BATCH] ids
-        cdef int64_t k, left
-        cdef Entry* last
-        with self.lock:
-            left = self._live           # what is added from here on stays
-        while left > 0:
-            k = 0
+        # The heap is exchanged for an empty one in one round of the lock; the old buffer then serves as the list of
+        # what is to be released.
+        cdef int64_t k = NO_ROOM, capacity
+        cdef bint long_
+        cdef cnp.ndarray fresh
+        cdef Entry* buffer
+        cdef PyObject* owner = NULL
+        while k == NO_ROOM:
             with self.lock:
-                while self._n > 0 and k < BATCH and left > 0:
-                    self._n -= 1        # from the end: no sifting
-                    last = &self._heap[self._n]
-                    if self._is_live(last):
-                        self._live -= 1
-                        ids[k] = self._part(last.id)
-                        k += 1
-                        left -= 1
-                    else:
-                        self._entry_gone(last)
-                left = min(left, self._live)
-            self._release_block(ids, k, 1, None)
+                capacity = max(FEWEST, self._held + (self._held >> 1))
+                long_ = self._n >= LONG
+            fresh = np.empty(capacity, dtype=ENTRY)
+            Py_INCREF(fresh)
+            Py_XDECREF(owner)
+            owner = <PyObject*>fresh
+            buffer = <Entry*>cnp.PyArray_DATA(fresh)
+            if long_:
+                with nogil:
+                    k = self._clear_block(&owner, &buffer, capacity)
+            else:
+                k = self._clear_block(&owner, &buffer, capacity)
+        if k > 0:
+            self._release_block(&buffer.id, k, ENTRY_STRIDE, None)
+        Py_XDECREF(owner)
         self._tidy()
+
+    cdef int64_t _clear_block(self, PyObject** owner, Entry** buffer, int64_t capacity) noexcept nogil:
+        """Lock, exchange the heap for `buffer`, part with all that waited; how many, their ids in what is `buffer` now.
+
+        NO_ROOM: more timers are held than the new heap has room for (I5).
+        """
+        cdef int64_t i, k = 0
+        cdef Entry* old
+        with self.lock:
+            if self._held > capacity:
+                return NO_ROOM
+            old = self._heap
+            for i in range(self._n):
+                if self._is_live(&old[i]):
+                    old[k].id = self._part(old[i].id)
+                    k += 1
+                else:
+                    self._entry_gone(&old[i])
+            self._live -= k
+            self._n = 0
+            self._heap, buffer[0] = buffer[0], old
+            self._capacity = capacity
+            owner[0], self._array = self._array, owner[0]
+        return k
 
     # ------------------------------------------------------------ looking
 
@@ -618,9 +677,10 @@ cdef class Timetable:
 
     def __contains__(self, timer_id):
         cdef int64_t wanted
-        if isinstance(timer_id, bool) or not hasattr(timer_id, "__index__"):
+        try:
+            wanted = id_or_none(timer_id)
+        except TypeError:
             return False
-        wanted = id_or_none(timer_id)
         with self.lock:
             return self._is_waiting(wanted)
 
@@ -630,69 +690,99 @@ cdef class Timetable:
     @property
     def nbytes(self):
         """Memory of the arrays, in bytes: the heap, the slots, the references to items."""
+        cdef int64_t total
         with self.lock:
-            return (
+            total = (
                 self._capacity * <int64_t>sizeof(Entry)
                 + self._chunk_count * <int64_t>sizeof(Chunk)
                 + self._item_chunks * <int64_t>(CHUNK * sizeof(PyObject*))
                 + self._page_capacity * <int64_t>sizeof(Page)
             )
+        return total
 
     def check(self):
-        """Assert every invariant; for tests. Complexity: O(n)."""
-        cdef int64_t k, page, waiting = 0, held = 0, used, chunks = 0, with_items = 0, empty = 0, free
+        """Assert every invariant; for tests, with nobody else at work. Complexity: O(n log n)."""
+        cdef int64_t k, n, page, live = 0, doomed_entries = 0, waiting = 0, doomed = 0, held = 0, chunks = 0
+        cdef int64_t with_items = 0, empty = 0, open_ = 0, used, free
         cdef Chunk* chunk
+        cdef Chunk* previous = NULL
+        cdef Entry* entry
         cdef str wrong = None
+        cdef cnp.ndarray array = np.empty(self._n, dtype=np.uint64)
+        cdef uint64_t* seqs = <uint64_t*>cnp.PyArray_DATA(array)
         with self.lock:
-            for k in range(1, self._n):
-                if not before(&self._heap[(k - 1) // ARITY], &self._heap[k]):
+            n = min(self._n, array.shape[0])
+            for k in range(n):
+                entry = &self._heap[k]
+                seqs[k] = entry.seq
+                if k > 0 and not before(&self._heap[(k - 1) // ARITY], entry):
                     wrong = "I1: heap order"
-            free = 0
-            for k in range(self._n):
-                free += self._is_live(&self._heap[k])
-            if free != self._live:
-                wrong = "I2: one live entry for each waiting slot"
+                chunk = self._find(entry.id)
+                if self._is_live(entry):
+                    live += 1
+                    if chunk.gen[entry.id & (CHUNK - 1)] != entry.id >> 32:
+                        wrong = "I3: generation of a live entry"
+                elif chunk != NULL and chunk.seq[entry.id & (CHUNK - 1)] == entry.seq:
+                    doomed_entries += bit(chunk.cancelled, entry.id & (CHUNK - 1))
             for page in range(self._page_count):
                 chunk = self._pages[page].chunk
                 if chunk == NULL:
+                    if page < self._gap:
+                        wrong = "a page below the gap has no chunk"
                     continue
+                if chunk.index != page:
+                    wrong = "chunk and page"
                 chunks += 1
                 with_items += chunk.items != NULL
+                open_ += chunk.free_head != CHUNK
                 used = 0
                 for k in range(CHUNK):
+                    if bit(chunk.cancelled, k) and chunk.items != NULL and chunk.items[k] != NULL:
+                        wrong = "I2: a cancelled or free slot has no item"
                     if bit(chunk.held, k) and bit(chunk.cancelled, k):
-                        if chunk.gen[k] > LAST_GEN:
-                            used += 1
-                        if chunk.items != NULL and chunk.items[k] != NULL:
-                            wrong = "a free slot has no item"
+                        used += chunk.gen[k] > LAST_GEN             # retired
                         continue
                     used += 1
                     if chunk.gen[k] > LAST_GEN or chunk.gen[k] < self._pages[page].gen_floor:
                         wrong = "I6: generations"
                     if bit(chunk.held, k):
                         held += has_ticket(chunk.seq[k])
-                    elif not bit(chunk.cancelled, k):
+                    elif bit(chunk.cancelled, k):
+                        doomed += 1
+                    else:
                         waiting += 1
-                    elif chunk.items != NULL and chunk.items[k] != NULL:
-                        wrong = "a cancelled slot has no item"
                 empty += used == 0
                 free = 0
                 k = chunk.free_head
                 while k < CHUNK and free <= CHUNK:
                     free += 1
+                    if not (bit(chunk.held, k) and bit(chunk.cancelled, k)):
+                        wrong = "I2: a slot in use is on the free list"
                     k = chunk.seq[k]
                 if used != chunk.used or used + free != CHUNK:
                     wrong = "I2: used and free slots"
+            chunk = self._open
+            while chunk != NULL and open_ >= 0:
+                open_ -= 1
+                if chunk.prev != previous or chunk.free_head == CHUNK:
+                    wrong = "list of chunks with a free slot"
+                previous, chunk = chunk, chunk.next
+            if open_ != 0:
+                wrong = "list of chunks with a free slot"
+            if live != waiting or doomed_entries != doomed:
+                wrong = "I2: one entry for each waiting or doomed slot"
             if waiting != self._live:
                 wrong = "I4: live count"
             if held != self._held:
-                wrong = "I2: held count"
+                wrong = "I4: held count"
             if self._n > 2 * self._live:
                 wrong = "I4: dead entries"
             if self._n + self._held > self._capacity:
                 wrong = "I5: room for the held"
             if chunks != self._chunk_count or with_items != self._item_chunks or empty != self._empty_chunks:
                 wrong = "chunk counts"
+        if wrong is None and np.unique(array).size < n:
+            wrong = "I1: seq differ"
         assert wrong is None, wrong
 
     # ------------------------------------------------------------ slots; caller holds the lock
@@ -757,31 +847,36 @@ cdef class Timetable:
             chunk.next.prev = chunk.prev
         chunk.prev = chunk.next = NULL
 
+    cdef inline bint _has_pages(self, int64_t extra) noexcept nogil:
+        """`extra` slots can be taken without moving the pages."""
+        return self._page_count + (extra >> CHUNK_BITS) + 1 <= self._page_capacity
+
+    cdef bint _grow_pages(self, int64_t extra) noexcept nogil:
+        """See to `_has_pages`; False: no memory. Caller has the GIL (I7)."""
+        cdef int64_t capacity = max(self._page_count + (extra >> CHUNK_BITS) + 1, max(4, 2 * self._page_capacity))
+        cdef Page* pages = <Page*>PyMem_RawRealloc(self._pages, capacity * sizeof(Page))
+        if pages == NULL:
+            return False
+        memset(&pages[self._page_capacity], 0, (capacity - self._page_capacity) * sizeof(Page))
+        self._pages = pages
+        self._page_capacity = capacity
+        return True
+
     cdef Chunk* _new_chunk(self) noexcept nogil:
         """Make the chunk of the lowest page that has none; NULL when there is no memory, or no page left."""
-        cdef int64_t capacity, k
-        cdef Page* pages
+        cdef int64_t k
         cdef Chunk* chunk
-        while self._gap < self._page_count and (
-            self._pages[self._gap].chunk != NULL or self._pages[self._gap].gen_floor > LAST_GEN
-        ):
+        while self._gap < self._page_count and self._pages[self._gap].chunk != NULL:
             self._gap += 1
         if self._gap == MAX_SLOTS >> CHUNK_BITS:
             return NULL
-        if self._gap == self._page_capacity:
-            capacity = max(4, 2 * self._gap)
-            pages = <Page*>PyMem_RawRealloc(self._pages, capacity * sizeof(Page))
-            if pages == NULL:
-                return NULL
-            self._pages = pages
-            self._page_capacity = capacity
+        if self._gap == self._page_capacity and not self._grow_pages(1):
+            return NULL
         chunk = <Chunk*>PyMem_RawMalloc(sizeof(Chunk))
         if chunk == NULL:
             return NULL
         if self._gap == self._page_count:
-            self._page_count += 1
             self._pages[self._gap].gen_floor = 1    # so that no id is a bare slot number
-        self._pages[self._gap].chunk = chunk
         for k in range(CHUNK):
             chunk.seq[k] = k + 1
             chunk.gen[k] = self._pages[self._gap].gen_floor
@@ -791,6 +886,9 @@ cdef class Timetable:
         chunk.index = self._gap
         chunk.free_head = 0
         chunk.used = 0
+        publish()                                   # I7
+        self._pages[self._gap].chunk = chunk
+        self._page_count = max(self._page_count, self._gap + 1)
         self._chunk_count += 1
         self._empty_chunks += 1
         self._link(chunk)
@@ -799,15 +897,18 @@ cdef class Timetable:
     cdef int64_t _take_slot(self, bint with_item) noexcept nogil:
         """Take a free slot, with a place for an item if one is to be stored; its id, or a code. The caller arms it."""
         cdef Chunk* chunk = self._open
+        cdef PyObject** items
         cdef int64_t k
         if chunk == NULL:
             chunk = self._new_chunk()
             if chunk == NULL:
                 return TOO_MANY if self._gap == MAX_SLOTS >> CHUNK_BITS else NO_MEMORY
         if with_item and chunk.items == NULL:
-            chunk.items = <PyObject**>PyMem_RawCalloc(CHUNK, sizeof(PyObject*))
-            if chunk.items == NULL:
+            items = <PyObject**>PyMem_RawCalloc(CHUNK, sizeof(PyObject*))
+            if items == NULL:
                 return NO_MEMORY
+            publish()                               # I7
+            chunk.items = items
             self._item_chunks += 1
         k = chunk.free_head
         chunk.free_head = <int32_t>chunk.seq[k]
@@ -842,13 +943,17 @@ cdef class Timetable:
         chunk.items[timer_id & (CHUNK - 1)] = NULL
         return item
 
-    cdef void _trim(self) noexcept nogil:
-        """Give empty chunks back, but a quarter of those in use: what comes and goes needs no allocation."""
+    cdef Chunk* _trim(self) noexcept nogil:
+        """Part with empty chunks, but a quarter of those in use: what comes and goes needs no allocation.
+
+        They are linked by `next`, for `free_chunks`.
+        """
         cdef int64_t page, k, keep = (self._chunk_count - self._empty_chunks) // 4 + 1
         cdef Chunk* chunk
+        cdef Chunk* dropped = NULL
         for page in range(self._page_count - 1, -1, -1):
             if self._empty_chunks <= keep:
-                return
+                break
             chunk = self._pages[page].chunk
             if chunk == NULL or chunk.used > 0:
                 continue
@@ -860,8 +965,9 @@ cdef class Timetable:
             self._chunk_count -= 1
             self._empty_chunks -= 1
             self._item_chunks -= chunk.items != NULL
-            PyMem_RawFree(chunk.items)
-            PyMem_RawFree(chunk)
+            chunk.next = dropped
+            dropped = chunk
+        return dropped
 
     # ------------------------------------------------------------ the heap; caller holds the lock
 
@@ -873,10 +979,11 @@ cdef class Timetable:
         return self._n > 2 * self._live or self._roomy()
 
     cdef inline bint _roomy(self) noexcept nogil:
-        return (
-            self._capacity > FEWEST and 3 * (self._n + self._held) < self._capacity
-            or 3 * self._empty_chunks > self._chunk_count + 3
-        )
+        return self._oversized() or 3 * self._empty_chunks > self._chunk_count + 3
+
+    cdef inline bint _oversized(self) noexcept nogil:
+        """The heap has room for three times what lives: at 24 bytes an entry, twice what a timer needs in all."""
+        return self._capacity > FEWEST and 3 * (self._live + self._held) < self._capacity
 
     cdef inline void _push(self, int64_t run_at, uint64_t seq, int64_t timer_id) noexcept nogil:
         self._n += 1
@@ -926,7 +1033,7 @@ cdef class Timetable:
 
     cdef int64_t _count_due(self, int64_t now, int64_t limit) noexcept nogil:
         """How many entries are due, dead ones too, counted up to `limit`: the due ones are a tree at the root."""
-        cdef int64_t k = 0, count = 0, first
+        cdef int64_t k = 0, count = 0
         while k < self._n and count < limit:
             if self._heap[k].run_at <= now:
                 count += 1
@@ -960,7 +1067,7 @@ cdef class Timetable:
     cdef int64_t _sweep_block(self, int64_t now, int64_t limit, int64_t due, Entry* out) noexcept nogil:
         """The same where `due` entries are, dead ones included: parted from the rest and sorted, if that is cheaper."""
         cdef int64_t i, k = 0, kept = 0
-        if due < self._n >> 3 or due >= limit:
+        if due <= FEW or due < self._n >> 3 or due >= limit:
             return self._pop_block(now, limit, out)
         for i in range(self._n):
             if not self._is_live(&self._heap[i]):
@@ -990,7 +1097,7 @@ cdef class Timetable:
         self._counter += 1
         return <uint64_t>(MAX_PRIORITY - priority) << 52 | self._counter
 
-    cdef int64_t _occupy(self, int priority, object item):
+    cdef int64_t _occupy(self, int priority, object item) noexcept:
         """Take a slot, HELD with a ticket, where `_has_room(1)`; its id, or a code."""
         cdef int64_t timer_id = self._take_slot(item is not None)
         cdef Chunk* chunk
@@ -1005,12 +1112,12 @@ cdef class Timetable:
         self._held += 1
         return timer_id
 
-    cdef int64_t _add(self, int64_t run_at, int priority, object item):
+    cdef int64_t _add(self, int64_t run_at, int priority, object item) noexcept:
         """Add a waiting timer where `_has_room(1)`; its id, or a code."""
         cdef int64_t timer_id = self._occupy(priority, item)
         cdef uint64_t seq
         if timer_id >= 0:
-            seq = self._ticket(timer_id)
+            seq = self._find(timer_id).seq[timer_id & (CHUNK - 1)]
             self._held -= 1
             self._live += 1
             self._arm_slot(timer_id, seq)
@@ -1092,16 +1199,22 @@ cdef class Timetable:
         Leaving dead entries out comes first where they are a quarter: they must not make the heap grow (promise 11).
         """
         cdef int64_t wanted, capacity
-        cdef bint rebuild
+        cdef bint rebuild, long_, pages
         with self.lock:
-            rebuild = self._n > 64 and self._n - self._live > self._n >> 2
-        if rebuild:
+            rebuild = self._n > FEWEST and self._n - self._live > self._n >> 2
+            long_ = self._n >= LONG
+            if rebuild and not long_:
+                self._rebuild()
+        if rebuild and long_:
             with nogil:
                 with self.lock:
                     self._rebuild()
         with self.lock:
             capacity = self._capacity
             wanted = self._n + self._held + extra
+            pages = self._has_pages(extra) or self._grow_pages(extra)
+        if not pages:
+            raise_add_error(NO_MEMORY)
         if wanted > capacity:
             self._resize(max(wanted, FEWEST, capacity + (capacity if capacity < 1 << 20 else capacity >> 1)))
         return 0
@@ -1130,43 +1243,54 @@ cdef class Timetable:
                 owner[0], self._array = self._array, owner[0]
 
     cdef int _tidy(self) except -1:
-        """Do what `_crowded` asks for: leave the dead out, give memory back. Called after each operation that removes."""
-        cdef bint long_, crowded
-        cdef int64_t needed, capacity
+        """Do what `_crowded` asks for: leave the dead out, give memory back. Called after all that removes."""
+        cdef bint long_, crowded, oversized
+        cdef int64_t needed
+        cdef Chunk* dropped = NULL
         with self.lock:
             crowded = self._crowded()
             long_ = self._n >= LONG
             if crowded and not long_:
-                self._sweep()
+                dropped = self._sweep()
         if not crowded:
             return 0
         if long_:
             with nogil:
                 with self.lock:
-                    self._sweep()
+                    dropped = self._sweep()
+        free_chunks(dropped)
         with self.lock:
             needed = self._n + self._held
-            capacity = self._capacity
-        if capacity > FEWEST and 3 * needed < capacity:
+            oversized = self._oversized()
+        if oversized:
             try:
                 self._resize(max(FEWEST, needed + (needed >> 1)))
             except MemoryError:
                 pass            # the large array serves as well
         return 0
 
-    cdef void _sweep(self) noexcept nogil:
-        if self._n > 2 * self._live:
+    cdef Chunk* _sweep(self) noexcept nogil:
+        if self._n > 2 * self._live or self._oversized():
             self._rebuild()
-        if self._roomy():
-            self._trim()
+        return self._trim() if self._roomy() else NULL
+
+
+cdef void free_chunks(Chunk* chunk) noexcept:
+    """Free what `_trim` parted with. It takes the GIL, and so no collector looks on (I7)."""
+    cdef Chunk* following
+    while chunk != NULL:
+        following = chunk.next
+        PyMem_RawFree(chunk.items)
+        PyMem_RawFree(chunk)
+        chunk = following
 
 
 # ---------------------------------------------------------------- the collector
 #
 # A job refers to a bound method, that to its owner, the owner to the scheduler and so to the timetable: without a
 # traverse that shows the items such a ring would never be freed. Cython writes one for Python attributes alone, so
-# these stand in for it. They take no lock: the collector runs on a thread with the GIL, or with all others stopped,
-# and no code here touches items without the GIL.
+# these stand in for it. They take no lock, since who holds it may be waiting for the GIL, which the collector has: they
+# rely on I7. A reference that `_add_block` has not yet stored, or has just stored, is held by its caller's list too.
 
 
 cdef extern from "Python.h":
@@ -1196,15 +1320,16 @@ cdef int traverse(PyObject* self, visitproc visit, void* arg) noexcept:
 
 
 cdef int clear_items(PyObject* self) noexcept:
-    cdef Page* pages = (<Timetable>self)._pages
     cdef int64_t page, k
+    cdef Chunk* chunk
     cdef PyObject* item
     for page in range((<Timetable>self)._page_count):
-        if pages[page].chunk == NULL or pages[page].chunk.items == NULL:
-            continue
         for k in range(CHUNK):
-            item = pages[page].chunk.items[k]
-            pages[page].chunk.items[k] = NULL
+            chunk = (<Timetable>self)._pages[page].chunk        # looked up each time: who goes may call back
+            if chunk == NULL or chunk.items == NULL:
+                break
+            item = chunk.items[k]
+            chunk.items[k] = NULL
             Py_XDECREF(item)
     return cython_clear(self)
 

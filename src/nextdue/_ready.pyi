@@ -1,0 +1,6 @@
+from typing import Self
+
+from ._timetable import Timetable
+
+class ReadyLine:
+    def __new__(cls, timetable: Timetable) -> Self: ...
