@@ -70,8 +70,8 @@ LONGEST_WAIT = _thread.TIMEOUT_MAX  # seconds that the platform can wait at once
 
 
 def after(instant, ns):
-    """`instant + ns` for ns >= 0, saturating."""
-    if instant > NEVER - ns:
+    """`instant + ns` for ns >= 0, saturating; a duration that has saturated does not end, whatever the clock says."""
+    if ns == NEVER or instant > NEVER - ns:
         return NEVER
     return instant + ns
 
