@@ -177,7 +177,11 @@ def test_promise_10_stale_handle_of_a_given_id_never_touches_the_newer_job(agend
 
 
 def test_promise_10_every_way_of_asking_agrees_after_a_cancel(agenda):  # B116
-    by_handle, by_id, by_name = agenda.schedule(int, delay=1), agenda.schedule(int, delay=1), agenda.schedule(int, id="n")
+    by_handle, by_id, by_name = (
+        agenda.schedule(int, delay=1),
+        agenda.schedule(int, delay=1),
+        agenda.schedule(int, id="n"),
+    )
     assert by_handle.cancel()
     assert agenda.cancel(by_id.id)
     assert agenda.cancel("n")

@@ -244,7 +244,9 @@ def test_promise_13_collection_in_the_middle_of_adding_runs_finalizers_without_t
     try:
         for k in range(2_000):
             Ring(calls)
-            job = agenda.schedule(int, delay=k % 7, id=f"n{k}" if k % 3 == 0 else None, kwargs={"a": 1} if k % 5 else None)
+            job = agenda.schedule(
+                int, delay=k % 7, id=f"n{k}" if k % 3 == 0 else None, kwargs={"a": 1} if k % 5 else None
+            )
             if k % 2:
                 job.cancel()
             else:

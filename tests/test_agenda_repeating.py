@@ -338,7 +338,7 @@ def test_reschedule_of_a_fixed_rate_job_moves_its_slots(agenda, clock):  # B121
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("retry", [None, FixedBackoff(9, delay=50)])
 @pytest.mark.parametrize("at", [500, 2 * SECOND, 77 * SECOND])
-def test_reschedule_of_a_repeating_job_that_runs_says_when_the_next_run_is(agenda, clock, caplog, add, fails, retry, at):
+def test_reschedule_of_a_repeating_job_that_runs_says_when_it_runs_next(agenda, clock, caplog, add, fails, retry, at):
     # B107: past, equal to the end or later: it runs, exactly once for that.
     def task():
         if job.attempts == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import math
@@ -306,7 +307,8 @@ def test_promise_09_broken_policy_of_a_repeating_job_is_one_failed_run(agenda, c
     agenda.run_due()
     assert (job.status, job.run_at) == (Status.SCHEDULED, SECOND)
     assert str(job.last_error.__cause__) == "run 1"
-    assert [record.message for record in caplog.records] == [f"the retry policy of job {job.id!r} failed after attempt 1"]
+    (record,) = caplog.records
+    assert record.message == f"the retry policy of job {job.id!r} failed after attempt 1"
     clock.advance(1)
     agenda.run_due()
     assert task.runs == 2
@@ -368,9 +370,7 @@ def test_promise_15_counts_return_to_zero_after_every_way_a_run_ends(agenda, clo
     jobs = [agenda.schedule(task, args=(k,), retry=FixedBackoff(2, delay=0) if k % 3 else None) for k in range(500)]
     ran = 1
     while ran:
-        try:
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
             ran = agenda.run_due()
-        except (KeyboardInterrupt, SystemExit):
-            pass
     assert repr(agenda) == "<Agenda: 0 waiting, 0 ready, 0 running>"
     assert {job.status for job in jobs} == {Status.SUCCEEDED, Status.FAILED, Status.CANCELLED}

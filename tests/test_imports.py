@@ -1,4 +1,4 @@
-"""Imports point one way: scheduler -> agenda -> timetable; every other room imports these, never the other way round."""
+"""Imports point one way: scheduler -> agenda -> timetable; every other room imports these, and they import none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def imports_of(path: Path) -> set[str]:
                 continue  # inside a folder of the package
             names = [f"nextdue.{node.module}"] if node.module else [f"nextdue.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "nextdue" else [node.module]
+            names = (
+                [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "nextdue" else [node.module]
+            )
         else:
             continue
         found |= {name.split(".")[1] for name in names if name and name.startswith("nextdue.")}

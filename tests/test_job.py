@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import gc
 import math
 import threading
@@ -282,10 +283,8 @@ def test_result_that_raises_leaves_no_frame_alive(agenda, caplog):  # B138
     def ask():
         thing = Thing()
         dead = weakref.ref(thing)
-        try:
+        with contextlib.suppress(ValueError):
             job.result()
-        except ValueError:
-            pass
         return dead
 
     gc.disable()

@@ -40,7 +40,11 @@ def test_clock_at_years_of_uptime_keeps_every_nanosecond():  # B49, B65
     [
         (lambda clock: clock.advance(-1), ValueError, "duration must be 0 or more, got -1"),
         (lambda clock: clock.advance(float("nan")), ValueError, "duration must be a finite number of seconds, got nan"),
-        (lambda clock: clock.advance(True), TypeError, "duration must be seconds (int or float) or a timedelta, got True"),
+        (
+            lambda clock: clock.advance(True),
+            TypeError,
+            "duration must be seconds (int or float) or a timedelta, got True",
+        ),
         (lambda clock: clock.set_ns(1.0), TypeError, "ns must be int nanoseconds, got 1.0"),
         (lambda clock: clock.set_ns(True), TypeError, "ns must be int nanoseconds, got True"),
         (lambda clock: ManualClock("0"), TypeError, "start_ns must be int nanoseconds, got '0'"),

@@ -29,14 +29,14 @@ import logging
 import operator
 import time
 import types
-from concurrent.futures import CancelledError, Future
+from collections.abc import Mapping
+from concurrent.futures import CancelledError
 from copy import copy
 from functools import partial
-from collections.abc import Mapping
 
 from ._units import duration_ns, limit_ns, positive_ns
 from .errors import DuplicateJobId, UnknownJobId
-from .retry import DEFAULT, RetryPolicy
+from .retry import DEFAULT
 from .status import Status
 
 try:
@@ -105,13 +105,13 @@ def check_task(task):
 
 
 def is_async(task):
-    """Whether a partial, a method or an object with `__call__` comes down to a coroutine or async generator function."""
+    """Whether a partial, a method or an object comes down to a coroutine or async generator function."""
     while isinstance(task, partial):
         task = task.func
     if not isinstance(task, (type, types.FunctionType, types.MethodType)):
         if inspect.iscoroutinefunction(task):  # marked as one
             return True
-        task = getattr(type(task), "__call__")  # noqa: B004: its own attributes do not count, Python calls the type's
+        task = type(task).__call__  # noqa: B004: its own attributes do not count, Python calls the type's
     return inspect.iscoroutinefunction(task) or inspect.isasyncgenfunction(task)
 
 
@@ -449,7 +449,8 @@ class Agenda:
 
     Args:
         clock: a callable that returns int nanoseconds and is monotonic. Nothing else tells the time here. If it goes
-            back, jobs wait until it has come again to their run_at; one that raises or returns no int raises at the call.
+            back, jobs wait until it has come again to their run_at; one that raises, or returns no int, raises at the
+            call.
         retry: policy for failed one-offs that have none of their own; None: no retry.
         history: how many ended jobs are remembered by their id.
 
@@ -1175,7 +1176,10 @@ class Agenda:
     # ------------------------------------------------------------ who sleeps; for a scheduler
 
     def _worker_to_wake(self):
-        """An idle worker's lock, if one is to be woken: one at a time, and the woken one sees to the next. Caller holds the lock."""
+        """An idle worker's lock, if one is to be woken: one at a time, and the woken one sees to the next.
+
+        Caller holds the lock.
+        """
         if self._idle_count == 0 or self._waking or self._line._waiting() == 0:
             return None
         self._waking = True
@@ -1190,7 +1194,10 @@ class Agenda:
         return self._watcher
 
     def _rouse(self, round):
-        """Note whom this round of the lock, which has armed jobs or made some ready, concerns: its last step, once. Caller holds the lock."""
+        """Note whom this round of the lock, which has armed jobs or made some ready, concerns: its last step, once.
+
+        Caller holds the lock.
+        """
         round.worker = self._worker_to_wake()
         round.watcher = self._watcher_to_wake(self._tt._next())
         return self._conclude(round)
@@ -1443,7 +1450,7 @@ class Agenda:
     # ------------------------------------------------------------ the end
 
     def _close(self, cancel_ready):
-        """Take no more jobs; cancel what is not due, and with `cancel_ready` what is ready too; how many never start."""
+        """Take no more jobs; cancel what is not due, and with `cancel_ready` what is ready; how many never start."""
         return self._cancel_rest(cancel_ready, self._now_or_last())
 
     def _cancel_rest(self, cancel_ready, now):
@@ -1491,7 +1498,8 @@ class Agenda:
     def _join(self, waiter, excused):
         """Release `waiter` at a time when all runs may be over; False: they are.
 
-        `excused` is 1 for a caller that is in a run itself: that run is not waited for, nor those of other such callers.
+        `excused` is 1 for a caller that is in a run itself: that run is not waited for, nor those of other such
+        callers.
         """
         waiters = []
         with self._tt.lock:

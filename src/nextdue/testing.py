@@ -29,7 +29,7 @@ class ManualClock:
     def __init__(self, start_ns: int = 0) -> None:
         self._lock = threading.RLock()  # a signal handler may move it, too
         self._now = self._checked(start_ns, "start_ns")
-        self._callbacks: dict[object, Callable[[], Any]] = {}  # by a key of each subscription: callbacks are not compared
+        self._callbacks: dict[object, Callable[[], Any]] = {}  # by a key for each: callbacks are never compared
 
     def __call__(self) -> int:
         return self._now
