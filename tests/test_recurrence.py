@@ -148,6 +148,20 @@ def test_following_rule_that_always_falls_into_the_gap_is_none() -> None:  # B11
     assert Cron("*/5 2 * 3 SUN#2", tz="America/New_York").next_after(utc("2025-01-01 00:00")) is None
 
 
+def test_following_rule_that_fell_into_the_gap_for_years_runs_when_the_change_moves() -> None:
+    rule = Cron("*/5 2 * 4 SUN#1", tz="America/New_York")  # until 2006 the clock went forward there and then
+    assert runs(rule, utc("1990-01-01 00:00"), 1) == ["2007-04-01 02:00:00-04:00"]
+
+
+def test_following_rule_behind_the_second_of_the_equal_hours_begins_with_the_first_of_next_year() -> None:
+    rule = Cron("*/30 2 * 10 7L", tz="Europe/Prague")
+    assert runs(rule, local("2025-10-26 02:45", "Europe/Prague", fold=1), 3) == [
+        "2026-10-25 02:00:00+02:00",
+        "2026-10-25 02:30:00+02:00",
+        "2026-10-25 02:00:00+01:00",
+    ]
+
+
 def test_fixed_rule_that_always_falls_into_the_gap_runs_behind_it() -> None:
     assert runs(Cron("5 2 * 3 SUN#2", tz="America/New_York"), utc("2025-01-01 00:00"), 2) == [
         "2025-03-09 03:00:00-04:00",
