@@ -128,7 +128,7 @@ cdef class Agenda:
     cdef Extras _repeating(self, Extras extras, int kind, int64_t period, int64_t run_at)
     @cython.locals(job=Job, done=int)
     cdef Job _add(self, object task, int64_t run_at, object args, Extras extras, int priority, int64_t now)
-    @cython.locals(other=Job, direct=bint, named=bint)
+    @cython.locals(other=Job, direct=bint, name=str)
     cdef int _enter(self, Job job, Extras extras, int64_t run_at, int priority, int64_t now) except -2
     @cython.locals(handle=Job)
     cdef Job _find(self, object job)

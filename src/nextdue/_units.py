@@ -26,7 +26,7 @@ def duration_ns(value: Any, name: str) -> int:
         try:
             seconds = float(value)
         except OverflowError:  # a Fraction, say: finite, and past every instant
-            return NEVER if value > 0 else -NEVER
+            return NEVER if value > 0 else -NEVER  # type: ignore[operator]
         if not math.isfinite(seconds):
             raise ValueError(f"{name} must be a finite number of seconds, got {value!r}")
         ns = round(seconds * 1e9) if abs(seconds) < 1e10 else int(seconds) * SECOND

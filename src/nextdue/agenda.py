@@ -31,6 +31,7 @@ import time
 import types
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from copy import copy
 from functools import partial
 
@@ -40,9 +41,20 @@ from .retry import DEFAULT
 from .status import Status
 
 try:
-    import cython
+    import cython  # type: ignore[import-untyped, unused-ignore]
 except ImportError:
-    from . import _cython_shim as cython
+    from . import _cython_shim as cython  # type: ignore[no-redef, unused-ignore]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # annotations are for readers and mypy: C types are in `_agenda_c.pxd`
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+    from datetime import timedelta
+    from typing import Any
+
+    from .retry import RetryPolicy
+
+    Seconds = float | timedelta
 
 if not cython.compiled:
     nearest = round
@@ -50,6 +62,8 @@ if not cython.compiled:
 
     from ._heapq_timetable import HeapqTimetable as Timetable
     from ._heapq_timetable import ReadyLine
+
+__all__ = ["Agenda", "Job"]
 
 logger = logging.getLogger("nextdue")
 
@@ -69,14 +83,14 @@ ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITE
 LONGEST_WAIT = _thread.TIMEOUT_MAX  # seconds that the platform can wait at once
 
 
-def after(instant, ns):
+def after(instant: int, ns: int) -> int:
     """`instant + ns` for ns >= 0, saturating; a duration that has saturated does not end, whatever the clock says."""
     if ns == NEVER or instant > NEVER - ns:
         return NEVER
     return instant + ns
 
 
-def duration(value, name):
+def duration(value: Any, name: str) -> int:
     """A delay in nanoseconds; zero or less means now."""
     if type(value) is int and -SECOND_NS < value < SECOND_NS:
         ns = value * SECOND_NS
@@ -87,7 +101,7 @@ def duration(value, name):
     return max(ns, 0)
 
 
-def check_task(task):
+def check_task(task: Any) -> int:
     """Refuse what cannot be called, and coroutine functions: calling one would run nothing."""
     if type(task) is types.BuiltinFunctionType:
         return 0
@@ -104,42 +118,40 @@ def check_task(task):
     raise TypeError(f"task must be a plain callable, got the coroutine function {task!r}")
 
 
-def is_async(task):
+def is_async(task: Any) -> bool:
     """Whether a partial, a method or an object comes down to a coroutine or async generator function."""
     while isinstance(task, partial):
         task = task.func
     if not isinstance(task, (type, types.FunctionType, types.MethodType)):
         if inspect.iscoroutinefunction(task):  # marked as one
             return True
-        task = type(task).__call__  # noqa: B004: its own attributes do not count, Python calls the type's
+        task = type(task).__call__  # Python calls the type's, not its own attribute
     return inspect.iscoroutinefunction(task) or inspect.isasyncgenfunction(task)
 
 
-def signal(park):
+def signal(park: Any) -> int:
     """Release a parked thread. One that timed out meanwhile finds its lock released and looks again, so no harm."""
-    try:
+    try:  # noqa: SIM105 (suppress() would cost more than the release)
         park.release()
     except RuntimeError:
         pass  # released already: the wake-up is under way
     return 0
 
 
-def notify(waiters):
+def notify(waiters: list[Any]) -> int:
     for waiter in waiters:
         signal(waiter)
     return 0
 
 
-def complain(message, *values):
+def complain(message: str, *values: object) -> int:
     """Log the error being handled. A log handler is user code, too: what it raises ends nothing."""
-    try:
+    with suppress(BaseException):
         logger.exception(message, *values)
-    except BaseException:
-        pass
     return 0
 
 
-def deliver(future, value):
+def deliver(future: Future[Any], value: Any) -> int:
     """Set a future's result; what its callbacks raise is not the worker's business."""
     try:
         future.set_result(value)
@@ -148,20 +160,20 @@ def deliver(future, value):
     return 0
 
 
-def without_traceback(error):
+def without_traceback(error: BaseException) -> None:
     """Let go of the frames, and so the locals, of an error that is kept, and of those it refers to."""
     seen = set()
-    chain = [error]
+    chain: list[BaseException | None] = [error]
     while chain:
-        error = chain.pop()
-        if error is None or id(error) in seen:
+        next_error = chain.pop()
+        if next_error is None or id(next_error) in seen:
             continue
-        seen.add(id(error))
-        error.__traceback__ = None
-        chain += [error.__cause__, error.__context__]
+        seen.add(id(next_error))
+        next_error.__traceback__ = None
+        chain += [next_error.__cause__, next_error.__context__]
 
 
-def to_raise(error):
+def to_raise(error: BaseException) -> BaseException:
     """A copy of a kept error: raising the kept one would hang the frames of everyone who sees it on to the job."""
     try:
         fresh = copy(error)
@@ -179,10 +191,10 @@ def to_raise(error):
     return fresh
 
 
-def blame(broken, raised):
+def blame(broken: BaseException, raised: BaseException) -> None:
     """Make the task's error the first cause of its policy's, so that both are kept; never a ring of causes."""
     seen = set()
-    cause = raised
+    cause: BaseException | None = raised
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         cause = cause.__cause__
@@ -215,14 +227,14 @@ class Extras:
         "waiters",
     )
 
-    def __init__(self):
-        self.name = None  # the id that the user gave
-        self.kwargs = None
-        self.retry = None  # the job's own policy, if own_retry
+    def __init__(self) -> None:
+        self.name: str | None = None  # the id that the user gave
+        self.kwargs: dict[str, Any] | None = None
+        self.retry: RetryPolicy | None = None  # the job's own policy, if own_retry
         self.own_retry = False
-        self.last_error = None
-        self.future = None  # of a submitted job
-        self.waiters = None  # locks of threads in Job.wait
+        self.last_error: BaseException | None = None
+        self.future: Future[Any] | None = None  # of a submitted job
+        self.waiters: list[Any] | None = None  # locks of threads in Job.wait
         self.kind = ONE_OFF
         self.period = 0  # ns: between slots (fixed rate), or from the end of a run (fixed delay)
         self.slot = 0  # fixed rate: the earliest slot that is neither run nor skipped
@@ -231,7 +243,7 @@ class Extras:
         self.retrying = False  # the next run is another attempt at a slot already counted
         self.moved = False  # rescheduled while it ran
 
-    def advance(self, instant):
+    def advance(self, instant: int) -> int:
         """Skip the slots before `instant`; how many. O(1): slots are `first + k * period`, k is found by division."""
         if self.slot >= instant:
             return 0
@@ -264,56 +276,69 @@ class Job:
         "_task",
     )
 
-    def __init__(self):
+    _agenda: Agenda
+    _args: tuple[Any, ...] | None
+    _attempts: int
+    _entered: bool
+    _extras: Extras | None
+    _going: int
+    _id: int
+    _outcome: Any
+    _priority: int
+    _run_at: int
+    _state: int
+    _task: Any
+
+    def __init__(self) -> None:
         raise TypeError("a Job is made by schedule(), schedule_at_fixed_rate() or schedule_with_fixed_delay()")
 
     @property
-    def id(self):
+    def id(self) -> str | int:
         """The given id, a str, or the automatic one, an int."""
         extras = self._extras
         return self._id if extras is None or extras.name is None else extras.name
 
     @property
-    def status(self):
+    def status(self) -> Status:
         """The job's `Status`."""
         with self._agenda._tt.lock:
             state = self._state
         return STATUS[state]
 
     @property
-    def run_at(self):
+    def run_at(self) -> int:
         """Instant of the next run, or of the last when none is to come: int, nanoseconds on the agenda's clock."""
         with self._agenda._tt.lock:
             return self._run_at
 
     @property
-    def attempts(self):
+    def attempts(self) -> int:
         """How many runs were started."""
         with self._agenda._tt.lock:
             return self._attempts
 
     @property
-    def skipped(self):
+    def skipped(self) -> int:
         """Slots of a fixed-rate job that were not run."""
         with self._agenda._tt.lock:
             return 0 if self._extras is None else self._extras.skipped
 
     @property
-    def last_error(self):
+    def last_error(self) -> BaseException | None:
         """What the last failed run raised, without its traceback; None if none failed. A success does not clear it."""
         with self._agenda._tt.lock:
             return None if self._extras is None else self._extras.last_error
 
     @property
-    def priority(self):
+    def priority(self) -> int:
         """-2048..2047; the higher goes first."""
         return self._priority
 
-    def cancel(self):
+    def cancel(self) -> bool:
         """Cancel the job; False if it had ended. As `Agenda.cancel`."""
         return self._agenda.cancel(self)
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until the job has ended and no run of it is going.
 
         Args:
@@ -325,7 +350,8 @@ class Job:
         deadline = None if limit is None else time.monotonic_ns() + limit
         waiter = _thread.allocate_lock()
         waiter.acquire()
-        spare, waiters = Extras(), []
+        spare = Extras()
+        waiters: list[Any] = []
         with self._agenda._tt.lock:
             if self._state > RUNNING and self._going == 0:
                 return True
@@ -352,7 +378,7 @@ class Job:
                     self._extras.waiters.remove(waiter)
         return ended
 
-    def result(self, timeout=None):
+    def result(self, timeout: Seconds | None = None) -> Any:
         """Wait for a one-off and return what its task returned.
 
         Raises: what the task raised (a copy, with the same cause and context); CancelledError; TimeoutError.
@@ -367,9 +393,10 @@ class Job:
             return value
         if state == CANCELLED:
             raise CancelledError(f"job {self.id!r} was cancelled")
+        assert error is not None
         raise to_raise(error)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<Job {self.id!r}: {self.status}, run_at={self.run_at}, attempts={self.attempts}>"
 
 
@@ -393,26 +420,26 @@ class Round:
         "worker",
     )
 
-    def __init__(self):
-        self.task = None  # of the job that has ended, like the next three: to be dropped
-        self.args = None
-        self.kwargs = None
-        self.retry = None
-        self.forgotten = None  # the job that the history has dropped for it
-        self.error = None  # a last_error that has been replaced
-        self.waiters = None  # locks of threads that wait for it
-        self.future = None  # to be cancelled: its job will not run
-        self.drained = None  # locks of threads that wait for a shutdown
-        self.worker = None  # lock of an idle worker to be woken
-        self.watcher = None  # the watcher's lock, if it sleeps too long
+    def __init__(self) -> None:
+        self.task: Any = None  # of the job that has ended, like the next three: to be dropped
+        self.args: tuple[Any, ...] | None = None
+        self.kwargs: dict[str, Any] | None = None
+        self.retry: RetryPolicy | None = None
+        self.forgotten: Job | None = None  # the job that the history has dropped for it
+        self.error: BaseException | None = None  # a last_error that has been replaced
+        self.waiters: list[Any] | None = None  # locks of threads that wait for it
+        self.future: Future[Any] | None = None  # to be cancelled: its job will not run
+        self.drained: list[Any] | None = None  # locks of threads that wait for a shutdown
+        self.worker: Any = None  # lock of an idle worker to be woken
+        self.watcher: Any = None  # the watcher's lock, if it sleeps too long
         self.crowded = False
-        self.job = None  # which the worker that keeps this round runs: from its take to its booking
+        self.job: Job | None = None  # which the worker that keeps this round runs: from its take to its booking
         self.run = 0
 
-    def is_busy(self):
+    def is_busy(self) -> bool:
         return self.job is not None
 
-    def finish(self, tt):
+    def finish(self, tt: Timetable) -> int:
         """Do it. Wake first: the others can work while the rest is done."""
         if self.worker is not None:
             signal(self.worker)
@@ -466,7 +493,9 @@ class Agenda:
     1
     """
 
-    def __init__(self, clock=time.monotonic_ns, *, retry=None, history=10_000):
+    def __init__(
+        self, clock: Callable[[], int] = time.monotonic_ns, *, retry: RetryPolicy | None = None, history: int = 10_000
+    ) -> None:
         if not callable(clock):
             raise TypeError(f"clock must be callable, got {clock!r}")
         if retry is not None and not callable(retry):
@@ -481,8 +510,8 @@ class Agenda:
         self._monotonic = clock is time.monotonic_ns
         self._last_now = 0
         self._retry = retry
-        self._names = {}  # given id -> its newest job
-        self._ended = []  # a ring of ended jobs, the oldest at _oldest
+        self._names: dict[str, Job] = {}  # given id -> its newest job
+        self._ended: list[Job] = []  # a ring of ended jobs, the oldest at _oldest
         self._history = min(operator.index(history), 2**31)
         self._oldest = 0
         self._skipped = 0
@@ -491,17 +520,28 @@ class Agenda:
         self._closed = False
         # The waker: who sleeps, and until when. A scheduler fills it in; without one nobody is ever signalled.
         self._workers = False
-        self._watcher = None
+        self._watcher: Any = None
         self._armed_at = AWAKE
-        self._idle = []
+        self._idle: list[Any] = []
         self._idle_count = 0
         self._waking = False
-        self._drained = None
+        self._drained: list[Any] | None = None
         self._orphaned = False  # this is the child of a fork: the scheduler's threads stayed in the parent
 
     # ------------------------------------------------------------ adding
 
-    def schedule(self, task, delay=0, *, at=None, args=(), kwargs=None, id=None, priority=0, retry=DEFAULT):
+    def schedule(
+        self,
+        task: Callable[..., Any],
+        delay: Seconds = 0,
+        *,
+        at: int | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        retry: RetryPolicy | None = DEFAULT,
+    ) -> Job:
         """Run a task once.
 
         Args:
@@ -523,8 +563,18 @@ class Agenda:
         return self._add(task, run_at, args, extras, self._rank(priority), now)
 
     def schedule_at_fixed_rate(
-        self, task, initial_delay, period, *, at=None, args=(), kwargs=None, id=None, priority=0, retry=DEFAULT
-    ):
+        self,
+        task: Callable[..., Any],
+        initial_delay: Seconds,
+        period: Seconds,
+        *,
+        at: int | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        retry: RetryPolicy | None = DEFAULT,
+    ) -> Job:
         """Run a task at the slots `first + k * period`.
 
         A slot strictly inside a run is skipped and counted, one equal to its end is run. After a pause the earliest
@@ -543,8 +593,18 @@ class Agenda:
         return self._add(task, run_at, args, extras, self._rank(priority), now)
 
     def schedule_with_fixed_delay(
-        self, task, initial_delay, delay, *, at=None, args=(), kwargs=None, id=None, priority=0, retry=DEFAULT
-    ):
+        self,
+        task: Callable[..., Any],
+        initial_delay: Seconds,
+        delay: Seconds,
+        *,
+        at: int | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        retry: RetryPolicy | None = DEFAULT,
+    ) -> Job:
         """Run a task again and again, `delay` from the end of a run to the next.
 
         Args:
@@ -558,7 +618,9 @@ class Agenda:
         extras = self._repeating(self._extras_for(task, args, kwargs, id, retry), FIXED_DELAY, delay_ns, run_at)
         return self._add(task, run_at, args, extras, self._rank(priority), now)
 
-    def _submit(self, future, fn, args, kwargs):
+    def _submit(
+        self, future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Job:
         """Add a one-off, due now, whose outcome goes to `future`; it is forgotten when it ends."""
         now = self._now()
         extras = self._extras_for(fn, args, kwargs, None, None)
@@ -567,7 +629,7 @@ class Agenda:
         extras.future = future
         return self._add(fn, now, args, extras, 0, now)
 
-    def _now(self):
+    def _now(self) -> int:
         if self._monotonic:
             return monotonic_ns()
         now = self._clock()
@@ -579,7 +641,7 @@ class Agenda:
         self._last_now = instant
         return self._last_now
 
-    def _now_or_last(self):
+    def _now_or_last(self) -> int:
         """The clock where nobody could take its error: that is logged, and the last good reading stands in."""
         try:
             return self._now()
@@ -587,7 +649,7 @@ class Agenda:
             complain("the clock failed; its last reading stands in")
             return self._last_now
 
-    def _start(self, now, delay, at, name):
+    def _start(self, now: int, delay: Any, at: Any, name: str) -> int:
         if at is None:
             return after(now, duration(delay, name))
         if isinstance(at, bool) or not hasattr(at, "__index__"):
@@ -596,7 +658,7 @@ class Agenda:
             raise ValueError(f"{name} must be 0 where at is given, got {delay!r}")
         return min(max(operator.index(at), AWAKE + 1), NEVER)
 
-    def _rank(self, priority):
+    def _rank(self, priority: Any) -> int:
         if isinstance(priority, bool) or not hasattr(priority, "__index__"):
             raise TypeError(f"priority must be an int, got {priority!r}")
         rank = operator.index(priority)
@@ -604,7 +666,7 @@ class Agenda:
             raise ValueError(f"priority must be from -2048 to 2047, got {priority!r}")
         return rank
 
-    def _extras_for(self, task, args, kwargs, id, retry):
+    def _extras_for(self, task: Any, args: Any, kwargs: Any, id: Any, retry: Any) -> Extras | None:
         """Check the rest of what a user gives; Extras if the job needs any."""
         check_task(task)
         if type(args) is not tuple and not isinstance(args, (tuple, list)):
@@ -631,7 +693,7 @@ class Agenda:
             extras.own_retry = True
         return extras
 
-    def _repeating(self, extras, kind, period, run_at):
+    def _repeating(self, extras: Extras | None, kind: int, period: int, run_at: int) -> Extras:
         if extras is None:
             extras = Extras()
         if not extras.own_retry:
@@ -641,7 +703,9 @@ class Agenda:
         extras.slot = run_at
         return extras
 
-    def _add(self, task, run_at, args, extras, priority, now):
+    def _add(
+        self, task: Callable[..., Any], run_at: int, args: Sequence[Any], extras: Extras | None, priority: int, now: int
+    ) -> Job:
         job = Job.__new__(Job)
         job._task = task
         job._args = tuple(args) if args else None
@@ -677,16 +741,16 @@ class Agenda:
         if done == CLOSED:
             raise RuntimeError("cannot schedule new jobs after shutdown")
         if done == DUPLICATE:
-            raise DuplicateJobId(f"id must be that of no job that has not ended, got {extras.name!r}")
+            raise DuplicateJobId(f"id must be that of no job that has not ended, got {job.id!r}")
         raise MemoryError("no memory for another job; nothing was added")
 
-    def _enter(self, job, extras, run_at, priority, now):
+    def _enter(self, job: Job, extras: Extras | None, run_at: int, priority: int, now: int) -> int:
         """Put a new job on the timetable, or, due and with workers about, in the ready line. Caller holds the lock."""
         if self._closed or self._orphaned:
             return CLOSED
-        named = extras is not None and extras.name is not None
-        if named:
-            other = self._names.get(extras.name)
+        name = None if extras is None else extras.name
+        if name is not None:
+            other = self._names.get(name)
             if other is not None and other._state <= RUNNING:
                 return DUPLICATE
         if not self._tt._has_room(1):
@@ -706,13 +770,13 @@ class Agenda:
         if job._id < 0:
             return -1
         job._entered = True
-        if named:
-            self._names[extras.name] = job
+        if name is not None:
+            self._names[name] = job
         return ADDED
 
     # ------------------------------------------------------------ changing and asking
 
-    def _find(self, job):
+    def _find(self, job: Any) -> Job | None:
         """The job of a handle or an id; None if it is unknown. Caller holds the lock."""
         if type(job) is Job:
             handle = job
@@ -723,12 +787,12 @@ class Agenda:
             return self._tt._item(job) if 0 <= job < NEVER else None
         return None
 
-    def _check_handle(self, job):
+    def _check_handle(self, job: Any) -> int:
         if type(job) is not Job and type(job) is not str and type(job) is not int:
             raise TypeError(f"job must be a Job or its id (str or int), got {job!r}")
         return 0
 
-    def cancel(self, job):
+    def cancel(self, job: Job | str | int) -> bool:
         """Cancel a job for good: no run of it starts any more. A run that is going finishes and changes nothing.
 
         Args:
@@ -748,7 +812,7 @@ class Agenda:
         round.finish(self._tt)
         return True
 
-    def reschedule(self, job, delay=0, *, at=None):
+    def reschedule(self, job: Job | str | int, delay: Seconds = 0, *, at: int | None = None) -> bool:
         """Give a job another next run; the slots of a fixed-rate job count from there.
 
         Returns: False if it had ended, is unknown, or is a one-off that runs; and after a shutdown.
@@ -779,15 +843,15 @@ class Agenda:
         round.finish(self._tt)
         return True
 
-    def status(self, job):
+    def status(self, job: Job | str | int) -> Status:
         """The `Status` of a job, by handle or id. Raises: UnknownJobId."""
         return self._known(job).status
 
-    def last_error(self, job):
+    def last_error(self, job: Job | str | int) -> BaseException | None:
         """What the last failed run of a job raised, or None. Raises: UnknownJobId."""
         return self._known(job).last_error
 
-    def _known(self, job):
+    def _known(self, job: Any) -> Job:
         self._check_handle(job)
         with self._tt.lock:
             found = self._find(job)
@@ -795,7 +859,7 @@ class Agenda:
             raise UnknownJobId(f"job must be known, got {job!r}")
         return found
 
-    def next_run_at(self):
+    def next_run_at(self) -> int | None:
         """The earliest run_at of the jobs that are not yet ready, int nanoseconds; None if there is none."""
         with self._tt.lock:
             if self._tt._live == 0:
@@ -803,12 +867,12 @@ class Agenda:
             return self._tt._next()
 
     @property
-    def skipped(self):
+    def skipped(self) -> int:
         """Slots of fixed-rate jobs that were not run, all jobs together."""
         with self._tt.lock:
             return self._skipped
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         with self._tt.lock:
             waiting = self._tt._live
             ready = self._line._waiting()
@@ -817,7 +881,7 @@ class Agenda:
 
     # ------------------------------------------------------------ running
 
-    def run_due(self):
+    def run_due(self) -> int:
         """Run here, one after the other, what is due now, in ready order; how many ran.
 
         The pass ends: it freezes the clock and the sequence at its start, and what a task adds for "now" waits for the
@@ -829,7 +893,7 @@ class Agenda:
         self._promote_all(now)
         return self._run_pass(now)
 
-    def take_due(self, limit=None):
+    def take_due(self, limit: int | None = None) -> list[Job]:
         """Take what is due, in ready order, at most `limit` jobs, for a driver of its own: each is marked RUNNING.
 
         The driver calls each job's task and then `finished`. They count as started together: cancelling one of them
@@ -861,7 +925,9 @@ class Agenda:
             taken.append(job)
         return taken
 
-    def finished(self, job, error=None, *, value=None, run=None):
+    def finished(
+        self, job: Job | str | int, error: BaseException | None = None, *, value: Any = None, run: int | None = None
+    ) -> None:
         """Book the end of a run that `take_due` handed out: the one place where a run ends.
 
         Args:
@@ -893,7 +959,7 @@ class Agenda:
         else:
             self._fail(found, number, error, Round())
 
-    def _promote_all(self, now):
+    def _promote_all(self, now: int) -> int:
         """Make ready what is due, in rounds; what others add meanwhile cannot keep it from ending."""
         with self._tt.lock:
             left = self._tt._live
@@ -905,7 +971,7 @@ class Agenda:
             left -= count
         return 0
 
-    def _run_pass(self, now):
+    def _run_pass(self, now: int) -> int:
         count = 0
         bound = NO_BOUND
         round = Round()
@@ -950,7 +1016,7 @@ class Agenda:
                         error = None  # its traceback refers to this frame
             job = value = error = None
 
-    def _take(self, now, bound):
+    def _take(self, now: int, bound: int) -> Job | None:
         """Take the next ready job whose entry is older than `bound`, and mark it RUNNING; None if there is none.
 
         This is the gate: what keeps a ready job from running is decided here, when a worker is there for it, not when
@@ -960,7 +1026,7 @@ class Agenda:
             timer_id = self._line._pop(bound)
             if timer_id < 0:
                 return None
-            job = self._tt._item(timer_id)
+            job: Job = self._tt._item(timer_id)
             if job._going > 0:
                 job._entered = False  # a slot inside its own run: `_next_turn` decides at the end of that (promise 6)
             elif job._run_at > now:
@@ -982,7 +1048,7 @@ class Agenda:
                 self._arm(job, extras.slot)
         return job
 
-    def _arm(self, job, run_at):
+    def _arm(self, job: Job, run_at: int) -> int:
         """Put a job on the timetable for its next run. `_has_room(1)` if it is on it already. Caller holds the lock."""
         ready = job._entered and not self._tt._is_waiting(job._id)
         self._tt._rearm(job._id, run_at)
@@ -992,7 +1058,7 @@ class Agenda:
             self._line._forget()
         return 0
 
-    def _succeed(self, job, run, value, round):
+    def _succeed(self, job: Job, run: int, value: Any, round: Round) -> int:
         end = self._now_or_last()
         with self._tt.lock:
             self._book(job, run, False, value, None, end, -1, round)
@@ -1000,7 +1066,7 @@ class Agenda:
         round.finish(self._tt)
         return 0
 
-    def _fail(self, job, run, error, round):
+    def _fail(self, job: Job, run: int, error: BaseException, round: Round) -> BaseException | None:
         """Ask the policy, book the end of a failed run, log it.
 
         Returns: what `run_due` raises again, a KeyboardInterrupt or SystemExit; else None. It is a copy, with the
@@ -1029,10 +1095,8 @@ class Agenda:
                 error = broken
                 refused = True
         end = self._now_or_last()
-        try:
+        with suppress(MemoryError):
             self._tt._make_room(1)  # a retry may move an entry that waits, see `_next_turn`
-        except MemoryError:
-            pass
         with self._tt.lock:
             current = job._state == RUNNING and job._going > 0 and run == job._attempts
             round.job = None
@@ -1059,7 +1123,7 @@ class Agenda:
             return to_raise(error).with_traceback(trace)
         return None
 
-    def _log(self, job, attempt, error, refused, state, wait):
+    def _log(self, job: Job, attempt: int, error: BaseException, refused: bool, state: int, wait: int) -> None:
         trace = (type(error), error, error.__traceback__)
         if refused:
             logger.error("the retry policy of job %r failed after attempt %d", job.id, attempt, exc_info=trace)
@@ -1071,7 +1135,17 @@ class Agenda:
         else:
             logger.error("a run of repeating job %r failed; it carries on", job.id, exc_info=trace)
 
-    def _book(self, job, run, failed, value, error, end, wait, round):
+    def _book(
+        self,
+        job: Job,
+        run: int,
+        failed: bool,
+        value: Any,
+        error: BaseException | None,
+        end: int,
+        wait: int,
+        round: Round,
+    ) -> int:
         """End a run in the books; `wait` ns to the next attempt, or -1. Caller holds the lock."""
         if job._going == 0 or run != job._attempts:
             return 0  # booked already, by a driver that said so twice
@@ -1079,7 +1153,7 @@ class Agenda:
         self._runs -= 1
         extras = job._extras
         if job._state == RUNNING:
-            if failed:
+            if failed and extras is not None:  # it has some: `_fail`
                 round.error = extras.last_error
                 extras.last_error = error
             if extras is not None and extras.kind != ONE_OFF:
@@ -1098,7 +1172,7 @@ class Agenda:
             round.waiters = self._waiters_of(job)  # cancelled while it ran, and over now
         return 0
 
-    def _next_turn(self, job, extras, end, wait):
+    def _next_turn(self, job: Job, extras: Extras, end: int, wait: int) -> int:
         """Decide when a repeating job runs again, after a run that ended at `end`. Caller holds the lock."""
         if extras.moved:
             run_at = job._run_at  # rescheduled while it ran: that is the next run, late if need be
@@ -1121,7 +1195,7 @@ class Agenda:
             return 0
         return self._arm(job, run_at)
 
-    def _end(self, job, state, round):
+    def _end(self, job: Job, state: int, round: Round) -> int:
         """SCHEDULED or RUNNING -> an end, for good. Caller holds the lock."""
         job._state = state
         waited = self._tt._disarm(job._id)
@@ -1145,7 +1219,7 @@ class Agenda:
                 round.future = extras.future
         return 0
 
-    def _remember(self, job):
+    def _remember(self, job: Job) -> Job | None:
         """Note an ended job in the history; the job that is forgotten for it, or None. Caller holds the lock."""
         extras = job._extras
         if self._history == 0 or (extras is not None and extras.future is not None):
@@ -1165,7 +1239,7 @@ class Agenda:
         self._tt._release(victim._id)
         return victim
 
-    def _waiters_of(self, job):
+    def _waiters_of(self, job: Job) -> list[Any] | None:
         """Detach the locks of those who wait for a job. Caller holds the lock."""
         if job._extras is None:
             return None
@@ -1175,7 +1249,7 @@ class Agenda:
 
     # ------------------------------------------------------------ who sleeps; for a scheduler
 
-    def _worker_to_wake(self):
+    def _worker_to_wake(self) -> Any:
         """An idle worker's lock, if one is to be woken: one at a time, and the woken one sees to the next.
 
         Caller holds the lock.
@@ -1186,14 +1260,14 @@ class Agenda:
         self._idle_count -= 1
         return self._idle[self._idle_count]
 
-    def _watcher_to_wake(self, run_at):
+    def _watcher_to_wake(self, run_at: int) -> Any:
         """The watcher's lock, if it sleeps past `run_at`; it is signalled once. Caller holds the lock."""
         if run_at >= self._armed_at:
             return None
         self._armed_at = AWAKE
         return self._watcher
 
-    def _rouse(self, round):
+    def _rouse(self, round: Round) -> int:
         """Note whom this round of the lock, which has armed jobs or made some ready, concerns: its last step, once.
 
         Caller holds the lock.
@@ -1202,7 +1276,7 @@ class Agenda:
         round.watcher = self._watcher_to_wake(self._tt._next())
         return self._conclude(round)
 
-    def _conclude(self, round):
+    def _conclude(self, round: Round) -> int:
         """Note what the ends in this round of the lock lead to: its last step, once. Caller holds the lock."""
         round.crowded = self._tt._crowded()
         if self._drained is not None and self._is_drained():
@@ -1210,36 +1284,36 @@ class Agenda:
             self._drained = None
         return 0
 
-    def _is_drained(self):
+    def _is_drained(self) -> bool:
         return self._runs <= self._excused and self._line._waiting() == 0
 
-    def _is_drained_line(self):
+    def _is_drained_line(self) -> bool:
         """Whether the end has come and nothing is ready: for a dispatcher, which then ends."""
         with self._tt.lock:
             return self._closed and self._line._waiting() == 0
 
-    def _clock_of(self):
+    def _clock_of(self) -> Callable[[], int]:
         return self._clock
 
-    def _is_closed(self):
+    def _is_closed(self) -> bool:
         return self._closed
 
-    def _is_orphaned(self):
+    def _is_orphaned(self) -> bool:
         return self._orphaned
 
-    def _new_round(self):
+    def _new_round(self) -> Round:
         return Round()
 
-    def _count_left(self):
+    def _count_left(self) -> int:
         """How many jobs wait, for their time or for a worker."""
         with self._tt.lock:
             return self._tt._live + self._line._waiting()
 
-    def _before_fork(self):
+    def _before_fork(self) -> None:
         """Take the lock, so that the child gets a whole agenda; `_after_fork` gives it back on both sides."""
         self._tt.lock.acquire()
 
-    def _after_fork(self, orphaned):
+    def _after_fork(self, orphaned: bool) -> None:
         if orphaned:
             self._orphaned = True
             self._closed = True
@@ -1247,7 +1321,7 @@ class Agenda:
             self._armed_at = AWAKE
         self._tt.lock.release()
 
-    def _attach(self, watcher, workers):
+    def _attach(self, watcher: Any, workers: int) -> None:
         """A scheduler gives the watcher's lock, and how many workers may be idle at once."""
         idle = [None] * workers
         with self._tt.lock:
@@ -1258,14 +1332,14 @@ class Agenda:
                 return
         raise ValueError(f"agenda must have no scheduler yet, got {self!r}")
 
-    def _detach(self, watcher):
+    def _detach(self, watcher: Any) -> None:
         """Take back `_attach`, if it was that of this watcher: its scheduler could not start."""
         with self._tt.lock:
             if self._watcher is watcher:
                 self._workers = False
                 self._armed_at = AWAKE
 
-    def _watch(self):
+    def _watch(self) -> int:
         """Make ready what is due, wake a worker, and arm: for the watcher, each time before it sleeps.
 
         Returns: nanoseconds to sleep; 0: look again at once; -1: until signalled; -2: the end.
@@ -1290,7 +1364,7 @@ class Agenda:
             self._tt._tidy()
         return sleep
 
-    def _poke(self):
+    def _poke(self) -> None:
         """Make the watcher look again: the clock was moved, or the end has come."""
         with self._tt.lock:
             watcher = self._watcher if self._armed_at != AWAKE else None
@@ -1298,7 +1372,7 @@ class Agenda:
         if watcher is not None:
             signal(watcher)
 
-    def _work(self, park, round):
+    def _work(self, park: Any, round: Round) -> bool:
         """Run what is ready until there is nothing: one call a busy period, one round of the lock a job.
 
         Each round books the last run, takes the next job and decides whom to wake. A woken worker calls this.
@@ -1307,7 +1381,7 @@ class Agenda:
         """
         return self._run_ready(park, round)
 
-    def _run_ready(self, park, round):
+    def _run_ready(self, park: Any, round: Round) -> bool:
         tt = self._tt
         job = None
         value = None
@@ -1373,25 +1447,25 @@ class Agenda:
                     value = None
             except BaseException as error:
                 task = args = kwargs = None
-                self._fail(job, run, error, round)
+                self._fail(job, run, error, round)  # type: ignore[arg-type]
                 job = None
             # Dropped here, not in the next round of the lock: the last reference may be one of these.
             task = args = kwargs = future = None
 
-    def _recover(self, round, error):
+    def _recover(self, round: Round, error: BaseException) -> None:
         """Book the run that a worker lost to an error that was thrown into its thread outside the task."""
         self._book_lost(round, error)
 
-    def _book_lost(self, round, error):
+    def _book_lost(self, round: Round, error: BaseException) -> int:
         if round.job is not None:
             self._fail(round.job, round.run, error, round)
         return 0
 
-    def _withdraw(self, job):
+    def _withdraw(self, job: Job) -> None:
         """The run of a job whose future was cancelled did not start after all; for a pool that runs it."""
         self._retract(job, Round())
 
-    def _retract(self, job, round):
+    def _retract(self, job: Job, round: Round) -> int:
         with self._tt.lock:
             round.job = None
             job._going -= 1
@@ -1401,8 +1475,9 @@ class Agenda:
                 self._end(job, CANCELLED, round)
             self._conclude(round)
         round.finish(self._tt)
+        return 0
 
-    def _withdraw_idle(self, park):
+    def _withdraw_idle(self, park: Any) -> int:
         """Take a thread off the idle ones, if it is among them. Caller holds the lock."""
         for k in range(self._idle_count):
             if self._idle[k] is park:
@@ -1412,7 +1487,7 @@ class Agenda:
                 break
         return 0
 
-    def _rest(self, park):
+    def _rest(self, park: Any) -> bool:
         """Note a dispatcher as idle; False when there is something to take, or the end has come."""
         with self._tt.lock:
             self._withdraw_idle(park)
@@ -1423,7 +1498,7 @@ class Agenda:
             self._idle_count += 1
             return True
 
-    def _take_one(self):
+    def _take_one(self) -> Job | None:
         """Take one ready job for a pool that runs it, or None: then the watcher is signalled when there is one."""
         now = self._now_or_last()
         with self._tt.lock:
@@ -1435,10 +1510,12 @@ class Agenda:
             signal(watcher)
         return job
 
-    def _call_of(self, job):
+    def _call_of(
+        self, job: Job
+    ) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any], Future[Any] | None, int]:
         """(task, args, kwargs, future, run) of a job that was just taken."""
+        taken = self._known(job)
         with self._tt.lock:
-            taken = self._find(job)
             extras = taken._extras
             task = taken._task
             args = taken._args
@@ -1449,11 +1526,11 @@ class Agenda:
 
     # ------------------------------------------------------------ the end
 
-    def _close(self, cancel_ready):
+    def _close(self, cancel_ready: bool) -> int:
         """Take no more jobs; cancel what is not due, and with `cancel_ready` what is ready; how many never start."""
         return self._cancel_rest(cancel_ready, self._now_or_last())
 
-    def _cancel_rest(self, cancel_ready, now):
+    def _cancel_rest(self, cancel_ready: bool, now: int) -> int:
         if not self._closed:
             self._promote_all(now)
         with self._tt.lock:
@@ -1482,7 +1559,7 @@ class Agenda:
             if timer_id < 0:
                 return count
 
-    def _wake_all(self):
+    def _wake_all(self) -> None:
         """Wake every idle worker and the watcher: they see that the end has come."""
         self._poke()
         while True:
@@ -1495,13 +1572,13 @@ class Agenda:
                 return
             signal(park)
 
-    def _join(self, waiter, excused):
+    def _join(self, waiter: Any, excused: int) -> bool:
         """Release `waiter` at a time when all runs may be over; False: they are.
 
         `excused` is 1 for a caller that is in a run itself: that run is not waited for, nor those of other such
         callers.
         """
-        waiters = []
+        waiters: list[Any] = []
         with self._tt.lock:
             self._excused += excused
             if self._is_drained() and (excused or self._runs == 0):
@@ -1511,14 +1588,14 @@ class Agenda:
             self._drained.append(waiter)
         return True
 
-    def _leave(self, waiter, excused):
+    def _leave(self, waiter: Any, excused: int) -> None:
         """A thread that was in `_join` goes on."""
         with self._tt.lock:
             self._excused -= excused
             if self._drained is not None and waiter in self._drained:
                 self._drained.remove(waiter)
 
-    def _count_running(self):
+    def _count_running(self) -> int:
         """How many runs are going, or still to start."""
         with self._tt.lock:
             return self._runs + self._line._waiting()
