@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from nextdue.testing import ManualClock
 
 from nextdue.cli._plain_scheduler import PlainAgenda, PlainScheduler, State
+from nextdue.testing import ManualClock
 
 
 @pytest.fixture
