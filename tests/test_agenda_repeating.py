@@ -205,6 +205,17 @@ def test_fixed_rate_at_an_instant_counts_its_slots_from_there(agenda, clock):
     assert job.run_at == SECOND + 7
 
 
+@pytest.mark.parametrize("now", [0, 5, 2**62, 2**63 - 2])
+@pytest.mark.parametrize("period", [1, 3, 1e6])
+def test_fixed_rate_whose_first_slot_is_past_int64_ago_is_back_on_its_slots(agenda, clock, now, period):
+    clock.set_ns(now)
+    job = agenda.schedule_at_fixed_rate(int, 0, period, at=-(10**30))
+    first, step = job.run_at, round(period * SECOND)
+    assert agenda.run_due() == 1
+    slots = -(-(now - first) // step)
+    assert (job.run_at, job.skipped) == (min(first + slots * step, 2**63 - 1), slots - 1)
+
+
 def test_fixed_rate_on_a_clock_that_goes_back_waits_for_its_slot(agenda, clock):
     job = agenda.schedule_at_fixed_rate(int, initial_delay=1, period=1)
     clock.set_ns(SECOND)

@@ -31,6 +31,7 @@ cdef int DUPLICATE
 cdef int NO_ROOM
 
 cdef int64_t after(int64_t instant, int64_t ns) noexcept
+@cython.locals(ns=int64_t)
 cdef int64_t duration(object value, str name) except? -1
 cdef int check_task(object task) except -1
 cdef int signal(object park) except -1
@@ -55,6 +56,7 @@ cdef class Extras:
     cdef bint retrying
     cdef bint moved
 
+    @cython.locals(behind=uint64_t, step=uint64_t, rest=uint64_t, count=int64_t)
     cdef int64_t advance(self, int64_t instant) noexcept
 
 

@@ -1,4 +1,4 @@
-# cython: language_level=3, freethreading_compatible=True, annotation_typing=False, wraparound=False
+# cython: language_level=3, freethreading_compatible=True, annotation_typing=False, cdivision=True, wraparound=False
 """The agenda: jobs, their states, and every rule about what runs next. No thread is started here and nothing sleeps.
 
 This file is the one source of the rules. It runs as it stands over `HeapqTimetable` (the pure stack), and compiled as
@@ -247,10 +247,13 @@ class Extras:
         """Skip the slots before `instant`; how many. O(1): slots are `first + k * period`, k is found by division."""
         if self.slot >= instant:
             return 0
-        behind = instant - self.slot
-        count = (behind - 1) // self.period + 1
-        rest = behind % self.period
-        self.slot = instant if rest == 0 else after(instant, self.period - rest)
+        # Unsigned when compiled: from an `at` long past to the clock may be more than int64 holds.
+        behind = instant
+        behind -= self.slot
+        step = self.period
+        count = (behind - 1) // step + 1
+        rest = behind % step
+        self.slot = instant if rest == 0 else after(instant, step - rest)
         self.skipped += count
         return count
 
