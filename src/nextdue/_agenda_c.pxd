@@ -37,6 +37,7 @@ cdef int check_task(object task) except -1
 cdef int signal(object park) except -1
 cdef int notify(list waiters) except -1
 cdef int deliver(object future, object value) except -1
+cdef int revoke(object future) except -1
 
 
 @cython.final

@@ -207,6 +207,16 @@ def blame(broken: BaseException, raised: BaseException) -> None:
         last = last.__cause__
 
 
+def revoke(future):
+    """Cancel the future of a job that will not run, and release who waits for it."""
+    try:
+        if future.cancel():
+            future.set_running_or_notify_cancel()
+    except BaseException:
+        complain("a future could not be cancelled")
+    return 0
+
+
 class Extras:
     """What only some jobs have, made on use: a plain one-off that succeeds has none."""
 
@@ -459,8 +469,7 @@ class Round:
         if self.error is not None:
             self.error = None
         if self.future is not None:
-            if self.future.cancel():
-                self.future.set_running_or_notify_cancel()
+            revoke(self.future)
             self.future = None
         if self.waiters is not None:
             notify(self.waiters)
@@ -729,7 +738,8 @@ class Agenda:
                 done = self._enter(job, extras, run_at, priority, now)
                 if done == ADDED:
                     worker = self._worker_to_wake()
-                    watcher = self._watcher_to_wake(run_at)
+                    # Not run_at: what went straight to the ready line is not the watcher's business.
+                    watcher = self._watcher_to_wake(self._tt._next())
             if done != NO_ROOM:
                 break
             self._tt._make_room(1)
@@ -1476,6 +1486,7 @@ class Agenda:
             self._runs -= 1
             if job._state == RUNNING:
                 self._end(job, CANCELLED, round)
+                round.future = None  # it is cancelled already; the job still refers to it
             self._conclude(round)
         round.finish(self._tt)
         return 0

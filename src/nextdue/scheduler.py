@@ -288,7 +288,9 @@ class Scheduler(Executor):
         if agenda is None or agenda._is_closed():
             return
         self._end(False)  # first: a warning may be turned into an error
-        _warn(f"unclosed scheduler {self!r}; call shutdown(), or use it in a with statement", ResourceWarning, source=self)
+        _warn(
+            f"unclosed scheduler {self!r}; call shutdown(), or use it in a with statement", ResourceWarning, source=self
+        )
 
     def __repr__(self) -> str:
         return f"<Scheduler on {self._agenda!r}>"
@@ -322,10 +324,13 @@ class _Gate:
         self.is_good = False
 
     def enter(self, run: Callable[[], None]) -> None:
-        with self.lock:
-            pass
-        if self.is_good:
-            run()
+        while True:
+            try:
+                with self.lock:
+                    pass
+                return run() if self.is_good else None
+            except BaseException:
+                pass  # thrown into the thread while it dealt with another error
 
 
 def _is_in_a_run_of(agenda: Agenda) -> bool:
@@ -387,16 +392,15 @@ class _Worker:
         while True:
             try:
                 if lost is not None:
-                    error, lost = lost, None
-                    self.agenda._recover(self.round, error)
-                    del error
+                    self.agenda._recover(self.round, lost)
+                    lost = None
                 while self.agenda._work(self.park, self.round):
                     self.park.acquire()
                 self.agenda._close(False)  # a clock that went back may have sent a ready job back to the timetable
                 return
             except BaseException as thrown:  # into the thread, outside a task
+                lost = thrown if lost is None else None  # what the recovery itself raises is not recovered from
                 complain("a worker was disturbed; it goes on")
-                lost = thrown
 
 
 def _call_here(key: int, task: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
