@@ -31,6 +31,8 @@ cdef int DUPLICATE
 cdef int NO_ROOM
 
 cdef int64_t after(int64_t instant, int64_t ns) noexcept
+
+
 @cython.locals(ns=int64_t)
 cdef int64_t duration(object value, str name) except? -1
 cdef int check_task(object task) except -1
@@ -126,40 +128,53 @@ cdef class Agenda:
     cdef int64_t _now_or_last(self)
     cdef int64_t _start(self, int64_t now, object delay, object at, str name) except? -1
     cdef int _rank(self, object priority) except? -1
+
     @cython.locals(extras=Extras, given=dict)
     cdef Extras _extras_for(self, object task, object args, object kwargs, object id, object retry)
     cdef Extras _repeating(self, Extras extras, int kind, int64_t period, int64_t run_at)
+
     @cython.locals(job=Job, done=int)
     cdef Job _add(self, object task, int64_t run_at, object args, Extras extras, int priority, int64_t now)
+
     @cython.locals(other=Job, direct=bint, name=str)
     cdef int _enter(self, Job job, Extras extras, int64_t run_at, int priority, int64_t now) except -2
+
     @cython.locals(handle=Job)
     cdef Job _find(self, object job)
     cdef Job _known(self, object job)
     cdef int _check_handle(self, object job) except -1
 
     cdef int _promote_all(self, int64_t now) except -1
+
     @cython.locals(job=Job, extras=Extras, bound=uint64_t, run=uint32_t, count=int64_t, crowded=bint, round=Round)
     cdef object _run_pass(self, int64_t now)
+
     @cython.locals(job=Job, extras=Extras, timer_id=int64_t)
     cdef Job _take(self, int64_t now, uint64_t bound)
+
     @cython.locals(ready=bint)
     cdef int _arm(self, Job job, int64_t run_at) except -1
     cdef int _succeed(self, Job job, uint32_t run, object value, Round round) except -1
+
     @cython.locals(
         extras=Extras, spare=Extras, wait=int64_t, end=int64_t, attempt=uint32_t, current=bint, refused=bint, state=int
     )
     cdef object _fail(self, Job job, uint32_t run, object error, Round round)
+
     @cython.locals(extras=Extras)
     cdef int _book(
         self, Job job, uint32_t run, bint failed, object value, object error, int64_t end, int64_t wait, Round round
     ) except -1
+
     @cython.locals(run_at=int64_t)
     cdef int _next_turn(self, Job job, Extras extras, int64_t end, int64_t wait) except -1
+
     @cython.locals(waited=bint, extras=Extras)
     cdef int _end(self, Job job, int state, Round round) except -1
+
     @cython.locals(extras=Extras, victim=Job)
     cdef Job _remember(self, Job job)
+
     @cython.locals(waiters=list)
     cdef list _waiters_of(self, Job job)
 
@@ -168,13 +183,16 @@ cdef class Agenda:
     cdef int _rouse(self, Round round) except -1
     cdef int _conclude(self, Round round) except -1
     cdef bint _is_drained(self)
+
     @cython.locals(
         tt=Timetable, job=Job, following=Job, extras=Extras, run=uint32_t, now=int64_t, arriving=bint, stop=bint
     )
     cdef bint _run_ready(self, object park, Round round) except -1
     cdef int _book_lost(self, Round round, object error) except -1
     cdef int _retract(self, Job job, Round round) except -1
+
     @cython.locals(k=int64_t)
     cdef int _withdraw_idle(self, object park) except -1
+
     @cython.locals(job=Job, round=Round, timer_id=int64_t, count=int64_t)
     cdef int64_t _cancel_rest(self, bint cancel_ready, int64_t now) except -1
