@@ -91,7 +91,7 @@ def test_promise_16_cancel_futures_leaves_only_what_runs(busy):
 @pytest.mark.realtime
 @pytest.mark.parametrize("timeout", [0.05, timedelta(milliseconds=50)])
 def test_promise_16_timeout_bounds_the_wait_for_a_stuck_task(busy, timeout):  # B201
-    scheduler, hold, running = busy
+    scheduler, _, running = busy
     started = time.monotonic()
     assert scheduler.shutdown(timeout=timeout) == (False, 0, 1)
     assert time.monotonic() - started >= 0.05

@@ -11,7 +11,6 @@ due the process does not wake up.
 from __future__ import annotations
 
 import _thread
-import concurrent.futures.thread  # registers its exit hook, so that ours, registered later, runs before it
 import logging
 import os
 import sys
@@ -25,9 +24,9 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from . import agenda as _pure
-from .agenda import complain, deliver
 from ._backend import Agenda, Job
 from ._units import SECOND, limit_ns
+from .agenda import complain, deliver
 from .retry import DEFAULT, RetryPolicy
 from .status import Status
 

@@ -1,0 +1,307 @@
+"""Exit, fork and signals, in processes of their own; on both stacks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+LIMIT = 60  # seconds until a process counts as hung
+HEAD = """
+import os, signal, sys, threading, time
+import nextdue
+from nextdue import Scheduler, Status, pure
+Agenda = {agenda}
+def make(**arguments):
+    return Scheduler(workers=2, agenda=Agenda(), **arguments)
+def say(*words):
+    print(*words, flush=True)
+"""
+
+
+@pytest.fixture
+def run(stack):
+    """Run a script; its standard output as words, line by line. It has to end well and say nothing on standard error."""
+
+    def run(script):
+        head = HEAD.format(agenda="pure.Agenda" if stack.name == "pure" else "nextdue.Agenda")
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", head + textwrap.dedent(script)],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_exit_with_a_busy_scheduler_is_quiet(run):  # B206
+    script = """
+        scheduler = make()
+        runs = threading.Semaphore(0)
+        scheduler.schedule_at_fixed_rate(runs.release, initial_delay=0, period=0.001)
+        for _ in range(5):
+            runs.acquire()
+        say("end")
+    """
+    assert run(script) == ["end"]
+
+
+def test_exit_runs_what_is_submitted_and_not_what_is_far(run):
+    script = """
+        scheduler = make()
+        scheduler.schedule(say, delay=1e6, args=("far",))
+        for k in range(20):
+            scheduler.submit(time.sleep, 0.001)
+        scheduler.submit(say, "submitted")
+    """
+    assert run(script) == ["submitted"]
+
+
+def test_exit_after_shutdown_without_wait_does_not_wait_for_a_long_task(run):  # B200
+    script = """
+        scheduler = make()
+        held = threading.Event()
+        scheduler.submit(lambda: held.set() or time.sleep(1000))
+        held.wait()
+        scheduler.shutdown(wait=False)
+        say("end")
+    """
+    assert run(script) == ["end"]
+
+
+def test_exit_with_workers_that_go_on_after_shutdown_without_wait_is_quiet(run):
+    script = """
+        scheduler = make()
+        for _ in range(20_000):
+            scheduler.submit(len, "abc")
+        scheduler.shutdown(wait=False)
+        say("end")
+    """
+    assert run(script) == ["end"]
+
+
+def test_exit_runs_what_waits_for_a_thread_pool(run):
+    script = """
+        from concurrent.futures import ThreadPoolExecutor
+        scheduler = make(executor=lambda: ThreadPoolExecutor(1))
+        for k in range(10):
+            scheduler.submit(time.sleep, 0.001)
+        scheduler.submit(say, "submitted")
+    """
+    assert run(script) == ["submitted"]
+
+
+def test_exit_runs_what_waits_for_a_process_pool_that_was_imported_later(run):
+    script = """
+        scheduler = None
+        def factory():
+            import multiprocessing
+            from concurrent.futures import ProcessPoolExecutor
+            return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"))
+        scheduler = Scheduler(workers=1, agenda=Agenda(), executor=factory)
+        scheduler.submit(pow, 2, 3).result()
+        futures = [scheduler.submit(time.sleep, 0.01) for _ in range(10)]
+        futures[-1].add_done_callback(lambda future: say(future.exception()))
+    """
+    assert run(script) == ["None"]
+
+
+def test_atexit_handler_that_uses_the_scheduler_gets_a_clear_error(run):  # B207
+    script = """
+        import atexit
+        scheduler = make()
+        def last():
+            try:
+                scheduler.schedule(int)
+            except RuntimeError as error:
+                say(error)
+            say(*scheduler.shutdown())
+        atexit.register(last)
+    """
+    assert run(script) == ["cannot schedule new jobs after shutdown", "True 0 0"]
+
+
+def test_thread_that_adds_after_the_main_thread_ended_gets_a_clear_error(run):  # B207
+    script = """
+        scheduler = make()
+        def late():
+            threading.main_thread().join()
+            try:
+                while True:
+                    scheduler.schedule(int, delay=1e6)
+            except RuntimeError as error:
+                say(error)
+        threading.Thread(target=late).start()
+    """
+    assert run(script) == ["cannot schedule new jobs after shutdown"]
+
+
+def test_scheduler_that_is_never_shut_down_does_not_warn_at_exit(run):
+    assert run("import warnings; warnings.simplefilter('always'); scheduler = make(); say('end')") == ["end"]
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+FORK = """
+        ORPHANED = "this scheduler was made before a fork and its threads are in the parent; make a new one in the child"
+        def refused(call):
+            try:
+                call()
+            except RuntimeError as error:
+                return str(error) == ORPHANED
+        def child_of(work):
+            pid = os.fork()
+            if pid:
+                return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            code = 1
+            try:
+                signal.alarm(30)
+                code = 0 if work() else 2
+            finally:
+                os._exit(code)
+"""
+
+
+@needs_fork
+def test_child_of_a_fork_is_told_and_the_parent_goes_on(run):  # B209
+    script = (
+        FORK
+        + """
+        scheduler = make()
+        far = scheduler.schedule(int, delay=1e6)
+        def work():
+            return (refused(lambda: scheduler.schedule(int)), refused(lambda: scheduler.submit(int)),
+                    refused(far.wait), scheduler.shutdown().complete, scheduler.shutdown(timeout=1).running,
+                    ) == (True, True, True, False, 0)
+        say(child_of(work), scheduler.submit(int).result(20), far.status.name)
+    """
+    )
+    assert run(script) == ["0 0 SCHEDULED"]
+
+
+@needs_fork
+def test_fork_while_threads_add_leaves_no_lock_held(run):  # B209
+    script = (
+        FORK
+        + """
+        scheduler = make()
+        stop = threading.Event()
+        def add():
+            while not stop.is_set():
+                scheduler.schedule(int, delay=1e6).cancel()
+        threads = [threading.Thread(target=add) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        def work():
+            return refused(lambda: scheduler.schedule(int)) and not scheduler.shutdown().complete
+        codes = [child_of(work) for _ in range(10)]
+        stop.set()
+        for thread in threads:
+            thread.join()
+        say(*codes, scheduler.submit(int).result(20))
+    """
+    )
+    assert run(script) == ["0 0 0 0 0 0 0 0 0 0 0"]
+
+
+@needs_fork
+def test_threads_that_fork_at_once_give_every_lock_back(run):
+    script = (
+        FORK
+        + """
+        schedulers = [make() for _ in range(3)]
+        codes = []
+        def fork():
+            for _ in range(5):
+                codes.append(child_of(lambda: refused(lambda: schedulers[0].schedule(int))))
+        threads = [threading.Thread(target=fork) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        say(len(codes), set(codes), *[scheduler.submit(int).result(20) for scheduler in schedulers])
+    """
+    )
+    assert run(script) == ["15 {0} 0 0 0"]
+
+
+@needs_fork
+def test_child_of_a_fork_makes_its_own_scheduler(run):  # B210
+    script = (
+        FORK
+        + """
+        import multiprocessing
+        scheduler = make()
+        scheduler.submit(time.sleep, 0.05)
+        def child(queue):
+            with make() as own:
+                queue.put(own.submit(pow, 2, 5).result(20))
+        context = multiprocessing.get_context("fork")
+        queue = context.SimpleQueue()
+        process = context.Process(target=child, args=(queue,))
+        process.start()
+        process.join()
+        say(process.exitcode, queue.get())
+    """
+    )
+    assert run(script) == ["0 32"]
+
+
+@needs_fork
+def test_task_that_forks_does_not_run_ready_jobs_in_the_child(run):
+    script = """
+        scheduler = Scheduler(workers=1, agenda=Agenda())
+        def fork():
+            for k in range(20):
+                scheduler.schedule(say, args=("ready",))
+            pid = os.fork()  # the child's thread goes on in the worker
+            if pid:
+                os.waitpid(pid, 0)
+        scheduler.schedule(fork).result(20)
+        scheduler.shutdown()
+    """
+    assert run(script) == ["ready"] * 20
+
+
+def test_storm_of_signals_neither_shortens_nor_lengthens_waits(run):  # B84, B130
+    script = """
+        scheduler = make()
+        jobs = []
+        def handler(*_):
+            job = scheduler.schedule(int, delay=0.01)
+            scheduler.schedule(int, delay=5).cancel()
+            jobs.append(job)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+        started = time.monotonic_ns()
+        job = scheduler.schedule(time.monotonic_ns, delay=0.3)
+        waited = job.wait(0.1)
+        short = time.monotonic_ns() - started
+        ended = job.result(30)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        say(waited, short >= 100_000_000, ended >= job.run_at >= started + 300_000_000)
+        say(len(jobs) > 10, {job.result(30) for job in jobs})
+    """
+    assert run(script) == ["False True True", "True {0}"]
+
+
+def test_signal_handler_that_shuts_down_during_a_shutdown_returns(run):
+    script = """
+        scheduler = make()
+        hold = threading.Event()
+        scheduler.submit(hold.wait)
+        def handler(*_):
+            say(*scheduler.shutdown(timeout=0))
+            hold.set()
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        say(*scheduler.shutdown())
+    """
+    assert run(script) == ["False 0 1", "True 0 0"]
