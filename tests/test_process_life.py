@@ -24,7 +24,7 @@ def say(*words):
 
 @pytest.fixture
 def run(stack):
-    """Run a script; its standard output as words, line by line. It has to end well and say nothing on standard error."""
+    """Run a script and return the lines it printed. It has to end well and say nothing on standard error."""
 
     def run(script):
         head = HEAD.format(agenda="pure.Agenda" if stack.name == "pure" else "nextdue.Agenda")
@@ -150,7 +150,9 @@ def test_scheduler_that_is_never_shut_down_does_not_warn_at_exit(run):
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 FORK = """
-        ORPHANED = "this scheduler was made before a fork and its threads are in the parent; make a new one in the child"
+        ORPHANED = (
+            "this scheduler was made before a fork and its threads are in the parent; make a new one in the child"
+        )
         def refused(call):
             try:
                 call()

@@ -11,6 +11,8 @@ due the process does not wake up.
 from __future__ import annotations
 
 import _thread
+import concurrent.futures.thread  # noqa: F401 - registers its exit hook, so that ours, later, runs before it
+import contextlib
 import logging
 import os
 import sys
@@ -364,11 +366,11 @@ class _Watcher:
         while True:
             try:
                 while (sleep := self.agenda._watch()) > -2:
+                    pause = 0.001  # the clock is well
                     if sleep < 0 or (self.told and sleep > 0):
                         self.park.acquire()
                     elif sleep > 0:
                         self.park.acquire(True, min(sleep / SECOND, self.longest))
-                    pause = 0.001
                 return
             except BaseException:  # of the clock, or thrown into the thread: nothing ends the watcher
                 complain("the watcher failed; it looks again in %g s", pause)
@@ -510,10 +512,8 @@ class _Dispatcher:
         """A place is free."""
         with self.lock:
             self.in_flight -= 1
-        try:
+        with contextlib.suppress(RuntimeError):  # released already: it is awake, and looks again
             self.park.release()
-        except RuntimeError:
-            pass  # it is awake, and looks again
 
 
 # ---------------------------------------------------------------- process life
@@ -533,7 +533,7 @@ def _at_exit() -> None:
             scheduler.shutdown()
 
 
-# Before `threading` joins the workers of `concurrent.futures`, whose own hook this one precedes; plain atexit comes later.
+# Before `threading` joins the workers of `concurrent.futures`, whose hook this one precedes; plain atexit comes later.
 threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
 _hook_precedes_process_pools = "concurrent.futures.process" in sys.modules
 
@@ -547,10 +547,8 @@ def _precede_process_pools() -> None:
     if _hook_precedes_process_pools or "concurrent.futures.process" not in sys.modules:
         return
     _hook_precedes_process_pools = True
-    try:
+    with contextlib.suppress(RuntimeError):  # the interpreter ends already
         threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
-    except RuntimeError:
-        pass  # the interpreter ends already
 
 
 def _before_fork() -> None:
