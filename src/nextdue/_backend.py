@@ -16,7 +16,7 @@ if os.environ.get("NEXTDUE_PURE", "") in ("", "0") and importlib.util.find_spec(
 
     BACKEND = "compiled"
 else:
-    from ._heapq_timetable import HeapqTimetable as Timetable
+    from ._heapq_timetable import HeapqTimetable as Timetable  # type: ignore[assignment]  # the same, by its interface
     from .agenda import Agenda, Job
 
     BACKEND = "pure"

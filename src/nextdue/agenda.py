@@ -207,7 +207,7 @@ def blame(broken: BaseException, raised: BaseException) -> None:
         last = last.__cause__
 
 
-def revoke(future):
+def revoke(future: Future[Any]) -> int:
     """Cancel the future of a job that will not run, and release who waits for it."""
     try:
         if future.cancel():
