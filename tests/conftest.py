@@ -23,7 +23,6 @@ def pytest_report_header() -> str:
     return f"nextdue {nextdue.__version__}: BACKEND={nextdue.BACKEND}, stacks under test: {', '.join(sorted(STACKS))}"
 
 
-
 @pytest.fixture(params=sorted(STACKS))
 def stack(request: pytest.FixtureRequest) -> SimpleNamespace:
     """Timetable, Agenda and Job of one stack; each test that asks for it runs on both."""

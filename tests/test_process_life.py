@@ -10,6 +10,8 @@ import textwrap
 import pytest
 
 LIMIT = 60  # seconds until a process counts as hung
+# From 3.12 on a fork beside threads draws a warning; that it does no harm is what is tested here.
+QUIET = ("-W", "ignore:This process:DeprecationWarning")
 HEAD = """
 import os, signal, sys, threading, time
 import nextdue
@@ -29,7 +31,7 @@ def run(stack):
     def run(script):
         head = HEAD.format(agenda="pure.Agenda" if stack.name == "pure" else "nextdue.Agenda")
         done = subprocess.run(
-            [sys.executable, "-P", "-c", head + textwrap.dedent(script)],
+            [sys.executable, *QUIET, "-P", "-c", head + textwrap.dedent(script)],
             capture_output=True,
             text=True,
             timeout=LIMIT,
