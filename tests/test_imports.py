@@ -12,7 +12,7 @@ import nextdue
 PACKAGE = Path(nextdue.__file__).parent
 
 TIMETABLE = {"_timetable", "_heapq_timetable", "_ready", "_heap"}
-GROUND = {"_units", "errors", "retry", "status", "_clock", "_cython_shim"}  # they know no room
+GROUND = {"_units", "errors", "retry", "status", "_clock", "_cython_shim", "_reports", "_options"}  # they know no room
 AGENDA = {"agenda", "_agenda_c"}
 CHOICE = {"_backend", "pure"}
 MAY_IMPORT = {

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import nextdue
-from nextdue import FixedBackoff, Scheduler, Status
+from nextdue import FixedBackoff, Scheduler, Status, pure
+from nextdue._options import JobOptions, RateOptions, RepeatOptions
 from nextdue.testing import ManualClock
 
 PATIENCE = 20.0  # seconds until a test gives up: generous, the machine may be slow
@@ -1010,16 +1011,28 @@ def test_facade_forwards_everything_to_the_agenda(manual, clock):
         manual.cancel(1.5)
 
 
-def test_signature_of_each_forwarded_method_is_the_agendas():
-
-    from nextdue import pure
-
-    for name in ("schedule", "schedule_at_fixed_rate", "schedule_with_fixed_delay", "cancel", "reschedule", "status"):
-        ours = inspect.signature(getattr(Scheduler, name)).parameters
-        its = inspect.signature(getattr(pure.Agenda, name)).parameters
-        assert [(p.name, p.kind, p.default) for p in ours.values()] == [
-            (p.name, p.kind, p.default) for p in its.values()
-        ]
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("schedule", JobOptions),
+        ("schedule_at_fixed_rate", RateOptions),
+        ("schedule_with_fixed_delay", RepeatOptions),
+        *(
+            (name, None)
+            for name in ("cancel", "reschedule", "status", "pause", "resume", "run_now", "jobs", "stats", "on")
+        ),
+    ],
+)
+def test_signature_of_each_forwarded_method_is_the_agendas(name, options):
+    ours = [(p.name, p.kind, p.default) for p in inspect.signature(getattr(Scheduler, name)).parameters.values()]
+    its = [(p.name, p.kind, p.default) for p in inspect.signature(getattr(pure.Agenda, name)).parameters.values()]
+    if options is not None:
+        assert ours.pop()[:2] == ("options", inspect.Parameter.VAR_KEYWORD)
+        rest = its[len(ours) :]
+        its = its[: len(ours)]
+        assert {kind for _, kind, _ in rest} == {inspect.Parameter.KEYWORD_ONLY}
+        assert {name for name, _, _ in rest} == set(options.__annotations__)
+    assert ours == its
 
 
 def test_scheduler_is_an_executor(scheduler):

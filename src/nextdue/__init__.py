@@ -2,7 +2,9 @@
 
 from ._backend import BACKEND, Agenda, Job, Timetable
 from ._heapq_timetable import HeapqTimetable
-from .errors import DuplicateJobId, UnknownJobId
+from ._reports import Event, JobInfo, Lags, Run, Stats, current_job
+from .errors import DuplicateJobId, FailedResult, TooManyJobs, UnknownJobId
+from .recurrence import Cron, Recurrence
 from .retry import DEFAULT, ExponentialBackoff, FixedBackoff, RetryPolicy
 from .scheduler import Scheduler, Shutdown
 from .status import Status
@@ -13,16 +15,26 @@ __all__ = [
     "BACKEND",
     "DEFAULT",
     "Agenda",
+    "Cron",
     "DuplicateJobId",
+    "Event",
     "ExponentialBackoff",
+    "FailedResult",
     "FixedBackoff",
     "HeapqTimetable",
     "Job",
+    "JobInfo",
+    "Lags",
+    "Recurrence",
     "RetryPolicy",
+    "Run",
     "Scheduler",
     "Shutdown",
+    "Stats",
     "Status",
     "Timetable",
+    "TooManyJobs",
     "UnknownJobId",
     "__version__",
+    "current_job",
 ]

@@ -5,6 +5,8 @@ cimport cython
 
 from libc.math cimport llrint as nearest
 
+from cpython.contextvars cimport PyContext_Enter, PyContext_Exit
+
 from ._clock cimport monotonic_ns
 from ._ready cimport ReadyLine
 from ._timetable cimport Timetable
@@ -25,12 +27,56 @@ cdef int ONE_OFF
 cdef int FIXED_RATE
 cdef int FIXED_DELAY
 
+cdef int NOWHERE
+cdef int ENTERED
+cdef int PARKED
+
+cdef int SKIP
+cdef int BURST
+cdef int SHIFT
+
 cdef int ADDED
 cdef int CLOSED
 cdef int DUPLICATE
 cdef int NO_ROOM
+cdef int FULL
+cdef int OTHER_LIMIT
+cdef int UNKNOWN
 
-cdef int64_t after(int64_t instant, int64_t ns) noexcept
+cdef int STARTED
+cdef int DONE
+cdef int FAILURE
+cdef int RETRYING
+cdef int SKIPPED
+cdef int DROPPED
+cdef int TIMED_OUT
+
+cdef int64_t MAX_BURST
+
+cdef int LAGS
+
+
+cdef extern from *:
+    """
+    #define NEXTDUE_BIT_LENGTH(word) (64 - __builtin_clzll(word))
+    """
+    int bit_length "NEXTDUE_BIT_LENGTH"(uint64_t word) noexcept nogil
+
+
+cdef inline object call_in(object context, object task, tuple args, dict kwargs):
+    """Call a task in a context; entering it here costs a tenth of `context.run`."""
+    PyContext_Enter(context)
+    try:
+        if kwargs is not None:
+            return task(*(args or ()), **kwargs)
+        if args is not None:
+            return task(*args)
+        return task()
+    finally:
+        PyContext_Exit(context)
+
+
+cdef int64_t later(int64_t instant, int64_t ns) noexcept
 
 
 @cython.locals(ns=int64_t)
@@ -42,22 +88,63 @@ cdef int deliver(object future, object value) except -1
 cdef int revoke(object future) except -1
 
 
+@cython.locals(shift=int)
+cdef int lag_bucket(int64_t lag) noexcept
+
+
+@cython.final
+cdef class Lane:
+    cdef ReadyLine parked
+    cdef int64_t limit
+    cdef int64_t running
+    cdef int64_t jobs
+
+
 @cython.final
 cdef class Extras:
     cdef str name
     cdef dict kwargs
     cdef object retry
+    cdef object is_failure
+    cdef object context
     cdef object last_error
     cdef object future
     cdef list waiters
+    cdef list stoppers
+    cdef object key
+    cdef Lane lane
+    cdef Job culprit
+    cdef list dependents
+    cdef int64_t nominal
+    cdef int64_t started_at
+    cdef int64_t timeout
+    cdef int64_t limit_id
+    cdef int64_t deadline
     cdef int64_t period
     cdef int64_t slot
     cdef int64_t skipped
+    cdef int64_t untold
+    cdef int64_t turns
+    cdef int64_t max_runs
+    cdef int64_t until
+    cdef int64_t jitter
+    cdef uint64_t seed
+    cdef uint32_t blockers
+    cdef uint32_t timed_out
+    cdef uint32_t hung
     cdef uint32_t streak
     cdef uint8_t kind
+    cdef uint8_t on_missed
     cdef bint own_retry
+    cdef bint paused
+    cdef bint run_anyway
+    cdef bint queue
     cdef bint retrying
     cdef bint moved
+    cdef bint extra
+
+    cdef int64_t shaken(self, int64_t instant) noexcept
+    cdef bint is_over(self) noexcept
 
     @cython.locals(behind=uint64_t, step=uint64_t, rest=uint64_t, count=int64_t)
     cdef int64_t advance(self, int64_t instant) noexcept
@@ -85,23 +172,38 @@ cdef class Round:
     cdef object args
     cdef dict kwargs
     cdef object retry
+    cdef object condition
+    cdef object context
     cdef Job forgotten
     cdef object error
+    cdef Job ended
+    cdef list dependents
     cdef list waiters
+    cdef list stoppers
     cdef object future
     cdef list drained
     cdef object worker
     cdef object watcher
-    cdef bint crowded
+    cdef Job told
+    cdef object told_error
     cdef Job job
+    cdef object idle_context
+    cdef int64_t nominal
     cdef uint32_t run
+    cdef int event
+    cdef bint crowded
+    cdef bint late
+    cdef bint overdue
 
-    cdef int finish(self, Timetable tt) except -1
+    @cython.locals(ended=Job, dependents=list)
+    cdef int finish(self, Agenda agenda) except -1
 
 
 cdef class Agenda:
     cdef Timetable _tt
+    cdef Timetable _limits
     cdef ReadyLine _line
+    cdef int64_t _max_waiting
     cdef object _clock
     cdef bint _monotonic
     cdef int64_t _last_now
@@ -110,10 +212,23 @@ cdef class Agenda:
     cdef list _ended
     cdef int64_t _history
     cdef int64_t _oldest
-    cdef int64_t _skipped
+    cdef dict _lanes
+    cdef int64_t _parked
+    cdef bint _paused
     cdef int64_t _runs
     cdef int64_t _excused
     cdef bint _closed
+    cdef list _expired
+    cdef int64_t _skipped
+    cdef int64_t _started
+    cdef int64_t _succeeded
+    cdef int64_t _failed
+    cdef int64_t _cancelled
+    cdef int64_t _retried
+    cdef int64_t _timed_out
+    cdef int64_t[488] _lags         # LAGS
+    cdef dict _listeners
+    cdef int _listening
     cdef bint _orphaned
     cdef bint _workers
     cdef object _watcher
@@ -131,45 +246,125 @@ cdef class Agenda:
 
     @cython.locals(extras=Extras, given=dict)
     cdef Extras _extras_for(self, object task, object args, object kwargs, object id, object retry)
-    cdef Extras _repeating(self, Extras extras, int kind, int64_t period, int64_t run_at)
+
+    @cython.locals(limit=object)
+    cdef Extras _with_options(
+        self,
+        Extras extras,
+        object key,
+        object key_limit,
+        object after,
+        object on_upstream_failure,
+        object timeout,
+        object is_failure,
+        object context,
+        object jitter,
+    )
+    cdef Extras _repeating(
+        self, Extras extras, int kind, int64_t period, int64_t run_at, object until, object max_runs
+    )
+    cdef Job _add_with(
+        self, object task, int64_t run_at, object args, Extras extras, int rank, int64_t now, object after
+    )
 
     @cython.locals(job=Job, done=int)
-    cdef Job _add(self, object task, int64_t run_at, object args, Extras extras, int priority, int64_t now)
+    cdef Job _add(
+        self, object task, int64_t run_at, object args, Extras extras, int priority, int64_t now, list upstream
+    )
+    cdef int _refuse(self, int done, Job job, Extras extras, list upstream) except -1
 
-    @cython.locals(other=Job, direct=bint, name=str)
-    cdef int _enter(self, Job job, Extras extras, int64_t run_at, int priority, int64_t now) except -2
+    @cython.locals(other=Job, direct=bint, name=str, done=int)
+    cdef int _enter(
+        self, Job job, Extras extras, int64_t run_at, int priority, int64_t now, list upstream, list spares
+    ) except -2
+
+    @cython.locals(lane=Lane, k=int64_t)
+    cdef int _enter_options(self, Job job, Extras extras, list upstream) except -2
+    cdef int _drop_limit(self, Extras extras) except -1
+
+    @cython.locals(extras=Extras, paused=bint, since=int64_t, run_at=int64_t, attempts=uint32_t, state=int)
+    cdef object _info_of(self, Job job)
+
+    @cython.locals(attempt=uint32_t)
+    cdef int _tell(self, int bit, Job job, object error, int64_t count) except -1
+
+    @cython.locals(count=int64_t)
+    cdef int _tell_taken(self, Job job) except -1
+
+    @cython.locals(other=Job, k=int64_t)
+    cdef int _depend(self, Job job, Extras extras, list upstream, list spares) except -1
+
+    @cython.locals(round=Round)
+    cdef int _let_down(self, Job job) except -1
+
+    @cython.locals(round=Round, job=Job)
+    cdef int _tell_dependents(self, Job upstream, list dependents) except -1
+
+    @cython.locals(extras=Extras)
+    cdef int _upstream_ended(self, Job job, Job upstream, Round round) except -1
 
     @cython.locals(handle=Job)
     cdef Job _find(self, object job)
     cdef Job _known(self, object job)
     cdef int _check_handle(self, object job) except -1
 
+    cdef object _verdict(self, Job job, object value)
     cdef int _promote_all(self, int64_t now) except -1
 
-    @cython.locals(job=Job, extras=Extras, bound=uint64_t, run=uint32_t, count=int64_t, crowded=bint, round=Round)
+    @cython.locals(round=Round)
     cdef object _run_pass(self, int64_t now)
+
+    @cython.locals(job=Job, extras=Extras, bound=uint64_t, run=uint32_t, count=int64_t, crowded=bint)
+    cdef object _run_all(self, int64_t now, Round round)
+    cdef object _invoke(self, object task, object args, Extras extras, Round round)
 
     @cython.locals(job=Job, extras=Extras, timer_id=int64_t)
     cdef Job _take(self, int64_t now, uint64_t bound)
 
-    @cython.locals(ready=bint)
+    @cython.locals(lane=Lane)
+    cdef bint _admit(self, Job job, Extras extras, int64_t now) except -1
+
+    @cython.locals(job=Job, timer_id=int64_t)
+    cdef int _call_next(self, Lane lane) except -1
+
+    @cython.locals(lane=Lane)
+    cdef int _forget_lane(self, Extras extras) except -1
+    cdef int _depart(self, Job job, Extras extras, int64_t now) except -1
+
+    @cython.locals(place=int)
     cdef int _arm(self, Job job, int64_t run_at) except -1
-    cdef int _succeed(self, Job job, uint32_t run, object value, Round round) except -1
+    cdef int _place_of(self, Job job) noexcept
+    cdef int _vacate(self, Job job, int place) except -1
+
+    @cython.locals(extras=Extras, end=int64_t, overdue=bint)
+    cdef object _succeed(self, Job job, uint32_t run, object value, Round round)
+    cdef object _overdue(self, Job job)
 
     @cython.locals(
         extras=Extras, spare=Extras, wait=int64_t, end=int64_t, attempt=uint32_t, current=bint, refused=bint, state=int
     )
-    cdef object _fail(self, Job job, uint32_t run, object error, Round round)
+    cdef object _fail(self, Job job, uint32_t run, object error, bint over, Round round)
 
-    @cython.locals(extras=Extras)
+    @cython.locals(extras=Extras, current=bint)
     cdef int _book(
-        self, Job job, uint32_t run, bint failed, object value, object error, int64_t end, int64_t wait, Round round
+        self,
+        Job job,
+        uint32_t run,
+        bint failed,
+        object value,
+        object error,
+        int64_t end,
+        int64_t wait,
+        bint over,
+        Round round,
     ) except -1
 
-    @cython.locals(run_at=int64_t)
-    cdef int _next_turn(self, Job job, Extras extras, int64_t end, int64_t wait) except -1
+    @cython.locals(run_at=int64_t, extra=bint)
+    cdef int _next_turn(
+        self, Job job, Extras extras, int64_t end, int64_t wait, bint failed, Round round
+    ) except -1
 
-    @cython.locals(waited=bint, extras=Extras)
+    @cython.locals(place=int, extras=Extras)
     cdef int _end(self, Job job, int state, Round round) except -1
 
     @cython.locals(extras=Extras, victim=Job)
@@ -182,7 +377,14 @@ cdef class Agenda:
     cdef object _watcher_to_wake(self, int64_t run_at)
     cdef int _rouse(self, Round round) except -1
     cdef int _conclude(self, Round round) except -1
+    cdef int _tidy(self) except -1
+
+    @cython.locals(extras=Extras)
+    cdef Round _flight(self, Job job, Round round)
     cdef bint _is_drained(self)
+
+    @cython.locals(run=uint32_t, running=bint)
+    cdef bint _book_overdue(self, Job job, Round round) except -1
 
     @cython.locals(
         tt=Timetable, job=Job, following=Job, extras=Extras, run=uint32_t, now=int64_t, arriving=bint, stop=bint
@@ -194,5 +396,8 @@ cdef class Agenda:
     @cython.locals(k=int64_t)
     cdef int _withdraw_idle(self, object park) except -1
 
-    @cython.locals(job=Job, round=Round, timer_id=int64_t, count=int64_t)
+    @cython.locals(job=Job, round=Round, count=int64_t)
     cdef int64_t _cancel_rest(self, bint cancel_ready, int64_t now) except -1
+
+    @cython.locals(due=bint, one_off=bint, count=int64_t)
+    cdef int64_t _cancel_undue(self, Job job, bint cancel_ready, Round round) except -1

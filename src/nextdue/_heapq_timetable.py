@@ -354,6 +354,27 @@ class HeapqTimetable:
         slot.seq = 0
         return waited
 
+    def _hold(self, timer_id: int) -> None:
+        """Hold a waiting timer, with a new ticket: its entry is dead, and it may be armed again."""
+        slot = self._slots[timer_id]
+        if slot.held:
+            return
+        self._counter += 1
+        seq = slot.seq & ~COUNTER_MASK | self._counter
+        self._live -= 1
+        slot.held = True
+        slot.seq = seq
+
+    def _take_due_id(self, now: int) -> int:
+        """As `_take_due`, where the id is enough; -1 if nothing is due."""
+        entry = self._take_due(now)
+        return -1 if entry is None else entry[2]
+
+    def _snapshot(self) -> list[Any]:
+        """The items of all waiting and held timers, in no order. Locks."""
+        with self.lock:
+            return [slot.item for slot in list(self._slots.values()) if slot.item is not None]
+
     def _release(self, timer_id: int) -> Any:
         """Forget a held timer; its item, for the caller to drop after the lock is given back."""
         return self._slots.pop(timer_id).item

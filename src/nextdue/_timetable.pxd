@@ -107,7 +107,10 @@ cdef class Timetable:
     cdef bint _take_due(self, int64_t now, Entry* out) noexcept nogil
     cdef void _rearm(self, int64_t timer_id, int64_t run_at) noexcept nogil
     cdef bint _disarm(self, int64_t timer_id) noexcept nogil
+    cdef void _hold(self, int64_t timer_id) noexcept nogil
+    cdef int64_t _take_due_id(self, int64_t now) noexcept nogil
     cdef object _release(self, int64_t timer_id)
+    cdef list _snapshot(self)                       # locks
 
     # These lock, or allocate: not under the lock.
     cdef int64_t _add_block(self, int64_t* source, int64_t* target, int64_t k, PyObject** refs) noexcept nogil

@@ -1182,6 +1182,53 @@ cdef class Timetable:
         chunk.seq[k] = NO_TICKET
         return waited
 
+    cdef void _hold(self, int64_t timer_id) noexcept nogil:
+        """WAITING -> HELD with a new ticket: its entry is dead, and it may be armed again. Nothing, if it is held.
+
+        Where the heap has no room to keep for it (I5), the dead are left out now: one place at least is freed by that.
+        """
+        cdef Chunk* chunk = self._find(timer_id)
+        cdef int64_t k = timer_id & (CHUNK - 1)
+        if bit(chunk.held, k):
+            return
+        self._counter += 1
+        chunk.seq[k] = (chunk.seq[k] & ~COUNTER_MASK) | self._counter
+        set_bit(chunk.held, k)
+        self._live -= 1
+        self._held += 1
+        if not self._has_room(0):
+            self._rebuild()
+
+    cdef int64_t _take_due_id(self, int64_t now) noexcept nogil:
+        """As `_take_due`, where the id is enough; -1 if nothing is due."""
+        cdef Entry entry
+        return entry.id if self._take_due(now, &entry) else -1
+
+    cdef list _snapshot(self):
+        """The items of all waiting and held timers, in no order. Locks, and allocates outside of that."""
+        cdef int64_t page, k, found, room
+        cdef Chunk* chunk
+        cdef list items
+        while True:
+            with self.lock:
+                room = self._item_chunks * CHUNK
+            items = [None] * room
+            found = 0
+            with self.lock:
+                if self._item_chunks * CHUNK <= room:
+                    for page in range(self._page_count):
+                        chunk = self._pages[page].chunk
+                        if chunk == NULL or chunk.items == NULL:
+                            continue
+                        for k in range(CHUNK):
+                            if chunk.items[k] != NULL:
+                                items[found] = <object>chunk.items[k]
+                                found += 1
+                    room = 0
+            if room == 0:
+                del items[found:]
+                return items
+
     cdef object _release(self, int64_t timer_id):
         """HELD -> FREE; the item, for the caller to drop after the lock is given back."""
         cdef Chunk* chunk = self._find(timer_id)

@@ -13,9 +13,10 @@ notify, tidy) is noted in a `Round` and done after it. "Caller holds the lock." 
 
 Where a job's one live entry is:
 
-    _entered and the slot is waiting      in the timetable
-    _entered and the slot is held         in the ready line
-    not _entered                          nowhere: it runs, or has ended
+    ENTERED and the slot is waiting     in the timetable
+    ENTERED and the slot is held        in the ready line
+    PARKED                              in the line of its key, all of whose places are taken
+    NOWHERE                             it runs, or came due in a pause, or waits for other jobs, or has ended
 
 A slot is the job's for life: held while it runs, kept when it has ended until the history forgets it. So an automatic
 id needs no dict, and an id that is stale is refused by the timetable.
@@ -24,9 +25,12 @@ id needs no dict, and an id that is stale is refused by the timetable.
 from __future__ import annotations
 
 import _thread
+import contextvars
 import inspect
 import logging
+import math
 import operator
+import random
 import time
 import types
 from collections.abc import Mapping
@@ -35,8 +39,9 @@ from contextlib import suppress
 from copy import copy
 from functools import partial
 
+from ._reports import Event, JobInfo, Lags, Run, Stats, here
 from ._units import duration_ns, limit_ns, positive_ns
-from .errors import DuplicateJobId, UnknownJobId
+from .errors import DuplicateJobId, FailedResult, TooManyJobs, UnknownJobId
 from .retry import DEFAULT
 from .status import Status
 
@@ -47,7 +52,7 @@ except ImportError:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # annotations are for readers and mypy: C types are in `_agenda_c.pxd`
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
     from datetime import timedelta
     from typing import Any
@@ -57,7 +62,13 @@ if TYPE_CHECKING:  # annotations are for readers and mypy: C types are in `_agen
     Seconds = float | timedelta
 
 if not cython.compiled:
+    bit_length = int.bit_length
     nearest = round
+
+    def call_in(context: Any, task: Any, args: Any, kwargs: Any) -> Any:
+        """Call a task in a context."""
+        return context.run(task, *(args or ()), **(kwargs or {}))
+
     from time import monotonic_ns
 
     from ._heapq_timetable import HeapqTimetable as Timetable
@@ -75,7 +86,25 @@ NO_BOUND = 2**63
 
 SCHEDULED, RUNNING, SUCCEEDED, FAILED, CANCELLED = range(5)
 ONE_OFF, FIXED_RATE, FIXED_DELAY = range(3)
-ADDED, CLOSED, DUPLICATE, NO_ROOM = range(4)  # what came of an attempt to add a job
+NOWHERE, ENTERED, PARKED = range(3)  # where a job's live entry is
+SKIP, BURST, SHIFT = range(3)  # what becomes of missed slots
+ADDED, CLOSED, DUPLICATE, NO_ROOM, FULL, OTHER_LIMIT, UNKNOWN = range(7)  # what came of an attempt to add a job
+
+MAX_BURST = 1000  # missed slots that `on_missed="burst"` makes up for at most
+ON_MISSED = {"skip": SKIP, "burst": BURST, "shift": SHIFT}
+OVERLAP = {"skip": False, "queue": True}
+ON_UPSTREAM_FAILURE = {"cancel": False, "run": True}
+STARTED, DONE, FAILURE, RETRYING, SKIPPED, DROPPED, TIMED_OUT = (1 << k for k in range(7))  # events, as bits
+EVENTS = {
+    "started": STARTED,
+    "succeeded": DONE,
+    "failed": FAILURE,
+    "retrying": RETRYING,
+    "skipped": SKIPPED,
+    "cancelled": DROPPED,
+    "timed_out": TIMED_OUT,
+}
+LAGS = 488  # buckets of the lag histogram: exact below 16 ns, then eight for each power of two
 
 STATUS = (Status.SCHEDULED, Status.RUNNING, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
 ORPHANED = "this scheduler was made before a fork and its threads are in the parent; make a new one in the child"
@@ -83,7 +112,7 @@ ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITE
 LONGEST_WAIT = _thread.TIMEOUT_MAX  # seconds that the platform can wait at once
 
 
-def after(instant: int, ns: int) -> int:
+def later(instant: int, ns: int) -> int:
     """`instant + ns` for ns >= 0, saturating; a duration that has saturated does not end, whatever the clock says."""
     if ns == NEVER or instant > NEVER - ns:
         return NEVER
@@ -217,23 +246,105 @@ def revoke(future: Future[Any]) -> int:
     return 0
 
 
+def lag_bucket(lag: int) -> int:
+    """The bucket of a lag in the histogram, log-linear: exact below 16 ns, within an eighth above."""
+    if lag < 0 or lag > NEVER:
+        lag = NEVER  # more than int64 holds: compiled it has wrapped
+    if lag < 16:
+        return lag
+    shift = bit_length(lag) - 4
+    return 8 * shift + (lag >> shift)
+
+
+def lag_of(bucket: int) -> int:
+    """The greatest lag of a bucket, in ns."""
+    if bucket < 16:
+        return bucket
+    shift = bucket // 8 - 1
+    return ((bucket - 8 * shift + 1) << shift) - 1
+
+
+def choice(value: Any, choices: dict[str, Any], name: str) -> Any:
+    """One of the words of an option."""
+    if type(value) is str and value in choices:
+        return choices[value]
+    raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def count_of(value: Any, name: str) -> int:
+    """An int of 1 or more."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be 1 or more, got {value!r}")
+    return min(value, NEVER)
+
+
+def acquire_until(lock: Any, deadline: int | None) -> bool:
+    """Acquire until an instant of `time.monotonic_ns`, or without end; in slices: a platform has a longest wait."""
+    while True:
+        left = LONGEST_WAIT if deadline is None else max(deadline - time.monotonic_ns(), 0) / SECOND_NS
+        if lock.acquire(True, min(left, LONGEST_WAIT)):
+            return True
+        if deadline is not None and time.monotonic_ns() >= deadline:
+            return False
+
+
+class Lane:
+    """A key: how many of its jobs may run at once, how many do, and those that wait for a place."""
+
+    __slots__ = ("jobs", "limit", "parked", "running")
+
+    def __init__(self, limit: int, parked: ReadyLine) -> None:
+        self.limit = limit
+        self.parked = parked  # a ready line: the same order
+        self.running = 0
+        self.jobs = 0  # that have the key and have not ended
+
+
 class Extras:
     """What only some jobs have, made on use: a plain one-off that succeeds has none."""
 
     __slots__ = (
+        "blockers",
+        "context",
+        "culprit",
+        "deadline",
+        "dependents",
+        "extra",
         "future",
+        "hung",
+        "is_failure",
+        "jitter",
+        "key",
         "kind",
         "kwargs",
+        "lane",
         "last_error",
+        "limit_id",
+        "max_runs",
         "moved",
         "name",
+        "nominal",
+        "on_missed",
         "own_retry",
+        "paused",
         "period",
+        "queue",
         "retry",
         "retrying",
+        "run_anyway",
+        "seed",
         "skipped",
         "slot",
+        "started_at",
+        "stoppers",
         "streak",
+        "timed_out",
+        "timeout",
+        "turns",
+        "until",
+        "untold",
         "waiters",
     )
 
@@ -242,16 +353,47 @@ class Extras:
         self.kwargs: dict[str, Any] | None = None
         self.retry: RetryPolicy | None = None  # the job's own policy, if own_retry
         self.own_retry = False
+        self.is_failure: Callable[[Any], object] | None = None
+        self.context: contextvars.Context | None = None
         self.last_error: BaseException | None = None
         self.future: Future[Any] | None = None  # of a submitted job
         self.waiters: list[Any] | None = None  # locks of threads in Job.wait
+        self.stoppers: list[Any] | None = None  # locks of tasks in Run.wait
+        self.paused = False
+        # The present run, or the last.
+        self.nominal = 0  # the instant it was due at, without jitter
+        self.started_at = 0
+        # Key.
+        self.key: Any = None
+        self.lane: Any = None  # the `Lane` of the key
+        # Jobs that come before and after.
+        self.blockers = 0  # how many have to end before this one
+        self.run_anyway = False  # whatever comes of them
+        self.culprit: Job | None = None  # that let this one down
+        self.dependents: list[Job] | None = None
+        # Time limit.
+        self.timeout = 0  # ns that a run may take; 0: no limit
+        self.limit_id = -1  # its timer in the agenda's other timetable
+        self.deadline = 0  # of the present run
+        self.timed_out = 0  # the latest run that passed its limit
+        self.hung = 0  # how many runs that did are going still
+        # Repetition.
         self.kind = ONE_OFF
         self.period = 0  # ns: between slots (fixed rate), or from the end of a run (fixed delay)
-        self.slot = 0  # fixed rate: the earliest slot that is neither run nor skipped
+        self.slot = 0  # the earliest slot that is neither run nor skipped; of a fixed delay the next run
         self.skipped = 0
+        self.untold = 0  # of these, how many no listener has heard of
+        self.turns = 0  # slots that were run
+        self.max_runs = NEVER
+        self.until = NEVER  # no slot is later
+        self.on_missed = SKIP
+        self.queue = False  # of the slots inside a run one is run after it
         self.streak = 0  # failed attempts at the present slot
         self.retrying = False  # the next run is another attempt at a slot already counted
         self.moved = False  # rescheduled while it ran
+        self.extra = False  # the next run is one that `run_now` asked for: the slots are as before
+        self.jitter = 0  # ns, the greatest
+        self.seed = 0
 
     def advance(self, instant: int) -> int:
         """Skip the slots before `instant`; how many. O(1): slots are `first + k * period`, k is found by division."""
@@ -263,9 +405,21 @@ class Extras:
         step = self.period
         count = (behind - 1) // step + 1
         rest = behind % step
-        self.slot = instant if rest == 0 else after(instant, step - rest)
+        self.slot = instant if rest == 0 else later(instant, step - rest)
         self.skipped += count
+        self.untold += count
         return count
+
+    def shaken(self, instant: int) -> int:
+        """`instant` plus jitter, by a generator of the job's own, since no Python may be called under the lock."""
+        if self.jitter == 0:
+            return instant
+        self.seed = (self.seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
+        return later(instant, (self.seed >> 16) % (self.jitter + 1))
+
+    def is_over(self) -> bool:
+        """Whether a repeating job has had its last turn."""
+        return self.turns >= self.max_runs or self.slot > self.until
 
 
 class Job:
@@ -292,8 +446,8 @@ class Job:
     _agenda: Agenda
     _args: tuple[Any, ...] | None
     _attempts: int
-    _entered: bool
-    _extras: Extras | None
+    _entered: int
+    _extras: Any  # Extras, or None
     _going: int
     _id: int
     _outcome: Any
@@ -304,6 +458,28 @@ class Job:
 
     def __init__(self) -> None:
         raise TypeError("a Job is made by schedule(), schedule_at_fixed_rate() or schedule_with_fixed_delay()")
+
+    # What a driver of its own calls: `job.task(*job.args, **job.kwargs)`.
+
+    @property
+    def task(self) -> Any:
+        """The callable; None when the job has ended."""
+        with self._agenda._tt.lock:
+            return self._task
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The task's positional arguments; none when the job has ended."""
+        with self._agenda._tt.lock:
+            args = self._args
+        return () if args is None else args
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The task's keyword arguments, a copy; none when the job has ended."""
+        with self._agenda._tt.lock:
+            kwargs = None if self._extras is None else self._extras.kwargs
+        return {} if kwargs is None else dict(kwargs)
 
     @property
     def id(self) -> str | int:
@@ -347,9 +523,24 @@ class Job:
         """-2048..2047; the higher goes first."""
         return self._priority
 
+    @property
+    def reason(self) -> str | None:
+        """Why the job was cancelled, where that was not by a call; else None."""
+        with self._agenda._tt.lock:
+            culprit = None if self._extras is None else self._extras.culprit
+        return None if culprit is None else f"job {culprit.id!r}, which it comes after, ended {culprit.status}"
+
     def cancel(self) -> bool:
         """Cancel the job; False if it had ended. As `Agenda.cancel`."""
         return self._agenda.cancel(self)
+
+    def pause(self) -> bool:
+        """Start no run until `resume`; False if it had ended. As `Agenda.pause`."""
+        return self._agenda.pause(self)
+
+    def resume(self) -> bool:
+        """End a pause; False if there was none. As `Agenda.resume`."""
+        return self._agenda.resume(self)
 
     def wait(self, timeout: Seconds | None = None) -> bool:
         """Wait until the job has ended and no run of it is going.
@@ -377,13 +568,8 @@ class Job:
         if orphaned:
             raise RuntimeError(ORPHANED)
         try:
-            while True:
-                # In slices: a platform has a longest wait. A negative timeout would mean none.
-                left = LONGEST_WAIT if deadline is None else max(deadline - time.monotonic_ns(), 0) / SECOND_NS
-                if waiter.acquire(True, min(left, LONGEST_WAIT)):
-                    return True
-                if deadline is not None and time.monotonic_ns() >= deadline:
-                    break
+            if acquire_until(waiter, deadline):
+                return True
         finally:  # an interrupt, too, takes itself off
             with self._agenda._tt.lock:
                 ended = self._state > RUNNING and self._going == 0
@@ -409,50 +595,121 @@ class Job:
         assert error is not None
         raise to_raise(error)
 
+    def _is_stopped(self, attempt: int) -> bool:
+        now = self._agenda._now_or_last()
+        with self._agenda._tt.lock:
+            extras = self._extras
+            if self._state == CANCELLED or attempt != self._attempts:
+                return True
+            if extras is None:
+                return False
+            return attempt <= extras.timed_out or (extras.timeout > 0 and extras.deadline <= now)
+
+    def _wait_stopped(self, attempt: int, timeout: Any) -> bool:
+        limit = limit_ns(timeout, "timeout")
+        deadline = None if limit is None else time.monotonic_ns() + limit
+        waiter = _thread.allocate_lock()
+        waiter.acquire()
+        spare = Extras()
+        stoppers: list[Any] = []
+        if self._is_stopped(attempt):
+            return True
+        with self._agenda._tt.lock:
+            if self._extras is None:
+                self._extras = spare
+            if self._state == CANCELLED or attempt <= self._extras.timed_out:
+                return True
+            if self._extras.stoppers is None:
+                self._extras.stoppers = stoppers
+            self._extras.stoppers.append(waiter)
+        try:
+            acquire_until(waiter, deadline)
+        finally:
+            with self._agenda._tt.lock:
+                if self._extras.stoppers is not None and waiter in self._extras.stoppers:
+                    self._extras.stoppers.remove(waiter)
+        return self._is_stopped(attempt)
+
     def __repr__(self) -> str:
         return f"<Job {self.id!r}: {self.status}, run_at={self.run_at}, attempts={self.attempts}>"
 
 
 class Round:
-    """What one round of the lock leaves to do after it. Filled under the lock, where all fields are None before."""
+    """What one round of the lock leaves to do after it. Filled under the lock, where all fields are None before.
+
+    A loop that runs tasks keeps one round for all of them; so it also tells which run is going on its thread.
+    """
 
     __slots__ = (
         "args",
+        "condition",
+        "context",
         "crowded",
+        "dependents",
         "drained",
+        "ended",
         "error",
+        "event",
         "forgotten",
         "future",
+        "idle_context",
         "job",
         "kwargs",
+        "late",
+        "nominal",
+        "overdue",
         "retry",
         "run",
+        "stoppers",
         "task",
+        "told",
+        "told_error",
         "waiters",
         "watcher",
         "worker",
     )
 
     def __init__(self) -> None:
-        self.task: Any = None  # of the job that has ended, like the next three: to be dropped
+        self.task: Any = None  # of the job that has ended, like the next five: to be dropped
         self.args: tuple[Any, ...] | None = None
         self.kwargs: dict[str, Any] | None = None
         self.retry: RetryPolicy | None = None
+        self.condition: Any = None
+        self.context: contextvars.Context | None = None
         self.forgotten: Job | None = None  # the job that the history has dropped for it
         self.error: BaseException | None = None  # a last_error that has been replaced
+        self.ended: Any = None  # a Job with jobs that come after it
+        self.dependents: list[Job] | None = None
         self.waiters: list[Any] | None = None  # locks of threads that wait for it
+        self.stoppers: list[Any] | None = None  # locks of tasks that wait to be stopped
         self.future: Future[Any] | None = None  # to be cancelled: its job will not run
-        self.drained: list[Any] | None = None  # locks of threads that wait for a shutdown
+        self.drained: list[Any] | None = None  # locks of threads that wait for a shutdown, or for quiet
         self.worker: Any = None  # lock of an idle worker to be woken
         self.watcher: Any = None  # the watcher's lock, if it sleeps too long
         self.crowded = False
+        self.event = 0  # what listeners are to hear, of which job, with which error
+        self.told: Any = None  # a Job
+        self.told_error: BaseException | None = None
         self.job: Job | None = None  # which the worker that keeps this round runs: from its take to its booking
         self.run = 0
+        self.nominal = 0
+        self.late = False  # that run had passed its time limit, and a substitute works in place of this thread
+        self.overdue = False  # a run was booked as past its limit: its thread will leave when it ends
+        self.idle_context: contextvars.Context | None = None  # an empty one, for the next run
 
     def is_busy(self) -> bool:
         return self.job is not None
 
-    def finish(self, tt: Timetable) -> int:
+    def current(self) -> Run | None:
+        """The `Run` that is going here."""
+        job = self.job
+        if job is None:
+            return None
+        extras = job._extras
+        deadline = None if extras is None or extras.timeout == 0 else extras.deadline
+        return Run(job, self.run, self.nominal, deadline)
+
+    def finish(self, agenda: Agenda) -> int:
         """Do it. Wake first: the others can work while the rest is done."""
         if self.worker is not None:
             signal(self.worker)
@@ -465,20 +722,36 @@ class Round:
             self.args = None
             self.kwargs = None
             self.retry = None
+            self.condition = None
+            self.context = None
             self.forgotten = None
         if self.error is not None:
             self.error = None
         if self.future is not None:
             revoke(self.future)
             self.future = None
+        if self.event & agenda._listening:
+            agenda._tell(self.event, self.told, self.told_error, 1)
+        self.event = 0
+        self.told = None
+        self.told_error = None
+        if self.dependents is not None:
+            ended = self.ended
+            dependents = self.dependents
+            self.ended = None
+            self.dependents = None
+            agenda._tell_dependents(ended, dependents)
         if self.waiters is not None:
             notify(self.waiters)
             self.waiters = None
+        if self.stoppers is not None:
+            notify(self.stoppers)
+            self.stoppers = None
         if self.drained is not None:
             notify(self.drained)
             self.drained = None
         if self.crowded:
-            tt._tidy()
+            agenda._tidy()
             self.crowded = False
         return 0
 
@@ -492,6 +765,7 @@ class Agenda:
             call.
         retry: policy for failed one-offs that have none of their own; None: no retry.
         history: how many ended jobs are remembered by their id.
+        max_waiting: how many jobs may wait, for their time or for a worker; None or infinity: no limit.
 
     Thread-safety: all of it may be called from any thread, and from a task.
 
@@ -506,7 +780,12 @@ class Agenda:
     """
 
     def __init__(
-        self, clock: Callable[[], int] = time.monotonic_ns, *, retry: RetryPolicy | None = None, history: int = 10_000
+        self,
+        clock: Callable[[], int] = time.monotonic_ns,
+        *,
+        retry: RetryPolicy | None = None,
+        history: int = 10_000,
+        max_waiting: int | None = None,
     ) -> None:
         if not callable(clock):
             raise TypeError(f"clock must be callable, got {clock!r}")
@@ -516,7 +795,10 @@ class Agenda:
             raise TypeError(f"history must be an int, got {history!r}")
         if operator.index(history) < 0:
             raise ValueError(f"history must be 0 or more, got {history!r}")
+        unlimited = max_waiting is None or (isinstance(max_waiting, float) and max_waiting == math.inf)
+        self._max_waiting = NEVER if unlimited else count_of(max_waiting, "max_waiting")
         self._tt = Timetable()
+        self._limits: Any = None  # a Timetable: ends of time limits; the lock of _tt guards it, as everything
         self._line = ReadyLine(self._tt)
         self._clock = clock
         self._monotonic = clock is time.monotonic_ns
@@ -526,10 +808,25 @@ class Agenda:
         self._ended: list[Job] = []  # a ring of ended jobs, the oldest at _oldest
         self._history = min(operator.index(history), 2**31)
         self._oldest = 0
-        self._skipped = 0
+        self._lanes: dict[str | int, Lane] = {}  # by key, while jobs have it
+        self._parked = 0  # jobs that wait for their key
+        self._paused = False
         self._runs = 0  # going now
         self._excused = 0  # of these, how many wait in a shutdown themselves
         self._closed = False
+        self._expired: list[Job] = []  # whose run has passed its limit, between `_watch` and `_expire_one`
+        # For `stats` and `on`.
+        self._skipped = 0
+        self._started = 0
+        self._succeeded = 0
+        self._failed = 0
+        self._cancelled = 0
+        self._retried = 0
+        self._timed_out = 0
+        if not cython.compiled:
+            self._lags = [0] * LAGS
+        self._listeners: dict[int, list[list[Any]]] = {}  # by the event's bit
+        self._listening = 0  # bits of the events that have a listener
         # The waker: who sleeps, and until when. A scheduler fills it in; without one nobody is ever signalled.
         self._workers = False
         self._watcher: Any = None
@@ -553,6 +850,14 @@ class Agenda:
         id: str | None = None,
         priority: int = 0,
         retry: RetryPolicy | None = DEFAULT,
+        key: str | int | None = None,
+        key_limit: int = 1,
+        after: Iterable[Job | str | int] | None = None,
+        on_upstream_failure: str = "cancel",
+        timeout: Seconds | None = None,
+        is_failure: Callable[[Any], object] | None = None,
+        context: contextvars.Context | None = None,
+        jitter: Seconds = 0,
     ) -> Job:
         """Run a task once.
 
@@ -564,15 +869,38 @@ class Agenda:
             id: a str that no job has that has not ended; None: an automatic int.
             priority: -2048..2047; the higher goes first among equals and among ready jobs.
             retry: a policy; None: no retry; by default the agenda's.
+            key, key_limit: a str or int; of the jobs with one key at most `key_limit` run at the same time.
+            after: jobs, or their ids, that have to succeed first.
+            on_upstream_failure: "cancel": if one of those does not, this job is cancelled; "run": it runs all the same.
+            timeout: seconds or a timedelta that a run may take; None or infinity: no limit.
+            is_failure: a callable; a result for which it is true counts as a failure.
+            context: a `contextvars.Context`; each run is in a copy of it. None: in an empty one.
+            jitter: seconds or a timedelta; by chance up to so much is added.
 
         Returns: the `Job`.
-        Raises: TypeError, ValueError naming the parameter and the value; DuplicateJobId. Then nothing was added.
+        Raises: TypeError, ValueError naming the parameter and the value; DuplicateJobId; UnknownJobId; TooManyJobs.
+            Then nothing was added.
         Complexity: O(log n) at worst, O(1) on average.
         """
         now = self._now()
         run_at = self._start(now, delay, at, "delay")
         extras = self._extras_for(task, args, kwargs, id, retry)
-        return self._add(task, run_at, args, extras, self._rank(priority), now)
+        if (
+            key is None
+            and after is None
+            and timeout is None
+            and is_failure is None
+            and context is None
+            and key_limit == 1
+            and on_upstream_failure == "cancel"
+            and type(jitter) is int
+            and jitter == 0
+        ):
+            return self._add(task, run_at, args, extras, self._rank(priority), now, None)
+        extras = self._with_options(
+            extras, key, key_limit, after, on_upstream_failure, timeout, is_failure, context, jitter
+        )
+        return self._add_with(task, run_at, args, extras, self._rank(priority), now, after)
 
     def schedule_at_fixed_rate(
         self,
@@ -586,6 +914,18 @@ class Agenda:
         id: str | None = None,
         priority: int = 0,
         retry: RetryPolicy | None = DEFAULT,
+        key: str | int | None = None,
+        key_limit: int = 1,
+        after: Iterable[Job | str | int] | None = None,
+        on_upstream_failure: str = "cancel",
+        timeout: Seconds | None = None,
+        is_failure: Callable[[Any], object] | None = None,
+        context: contextvars.Context | None = None,
+        jitter: Seconds = 0,
+        until: int | None = None,
+        max_runs: int | None = None,
+        on_missed: str = "skip",
+        overlap: str = "skip",
     ) -> Job:
         """Run a task at the slots `first + k * period`.
 
@@ -596,13 +936,34 @@ class Agenda:
         Args:
             initial_delay: until the first slot, seconds or a timedelta; or `at=`, its instant.
             period: seconds or a timedelta, more than 0 ns.
+            until: int, nanoseconds on this clock: no slot is later.
+            max_runs: after so many slots the job has ended: SUCCEEDED, or FAILED if its last run failed.
+            on_missed: "skip": as above; "burst": each missed slot is run, late, at most 1,000 of them; "shift": where
+                slots were missed they count anew from the late run.
+            overlap: "skip": as above; "queue": of the slots inside a run one is run right after it.
+            jitter: by chance up to so much is added to each slot, at most the period.
             others: as `schedule`.
         """
         now = self._now()
         run_at = self._start(now, initial_delay, at, "initial_delay")
         period_ns = positive_ns(period, "period")
-        extras = self._repeating(self._extras_for(task, args, kwargs, id, retry), FIXED_RATE, period_ns, run_at)
-        return self._add(task, run_at, args, extras, self._rank(priority), now)
+        extras = self._with_options(
+            self._extras_for(task, args, kwargs, id, retry),
+            key,
+            key_limit,
+            after,
+            on_upstream_failure,
+            timeout,
+            is_failure,
+            context,
+            jitter,
+        )
+        if extras.jitter > period_ns:
+            raise ValueError(f"jitter must be at most the period, got {jitter!r}")
+        extras.on_missed = choice(on_missed, ON_MISSED, "on_missed")
+        extras.queue = choice(overlap, OVERLAP, "overlap")
+        self._repeating(extras, FIXED_RATE, period_ns, run_at, until, max_runs)
+        return self._add_with(task, run_at, args, extras, self._rank(priority), now, after)
 
     def schedule_with_fixed_delay(
         self,
@@ -616,19 +977,41 @@ class Agenda:
         id: str | None = None,
         priority: int = 0,
         retry: RetryPolicy | None = DEFAULT,
+        key: str | int | None = None,
+        key_limit: int = 1,
+        after: Iterable[Job | str | int] | None = None,
+        on_upstream_failure: str = "cancel",
+        timeout: Seconds | None = None,
+        is_failure: Callable[[Any], object] | None = None,
+        context: contextvars.Context | None = None,
+        jitter: Seconds = 0,
+        until: int | None = None,
+        max_runs: int | None = None,
     ) -> Job:
         """Run a task again and again, `delay` from the end of a run to the next.
 
         Args:
             initial_delay: until the first run, seconds or a timedelta; or `at=`, its instant.
             delay: seconds or a timedelta, more than 0 ns.
+            until, max_runs: as `schedule_at_fixed_rate`.
             others: as `schedule`.
         """
         now = self._now()
         run_at = self._start(now, initial_delay, at, "initial_delay")
         delay_ns = positive_ns(delay, "delay")
-        extras = self._repeating(self._extras_for(task, args, kwargs, id, retry), FIXED_DELAY, delay_ns, run_at)
-        return self._add(task, run_at, args, extras, self._rank(priority), now)
+        extras = self._with_options(
+            self._extras_for(task, args, kwargs, id, retry),
+            key,
+            key_limit,
+            after,
+            on_upstream_failure,
+            timeout,
+            is_failure,
+            context,
+            jitter,
+        )
+        self._repeating(extras, FIXED_DELAY, delay_ns, run_at, until, max_runs)
+        return self._add_with(task, run_at, args, extras, self._rank(priority), now, after)
 
     def _submit(
         self, future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -639,7 +1022,7 @@ class Agenda:
         if extras is None:
             extras = Extras()
         extras.future = future
-        return self._add(fn, now, args, extras, 0, now)
+        return self._add(fn, now, args, extras, 0, now, None)
 
     def _now(self) -> int:
         if self._monotonic:
@@ -663,7 +1046,7 @@ class Agenda:
 
     def _start(self, now: int, delay: Any, at: Any, name: str) -> int:
         if at is None:
-            return after(now, duration(delay, name))
+            return later(now, duration(delay, name))
         if isinstance(at, bool) or not hasattr(at, "__index__"):
             raise TypeError(f"at must be int nanoseconds on the agenda's clock, got {at!r}")
         if type(delay) is not int or delay != 0:
@@ -705,18 +1088,104 @@ class Agenda:
             extras.own_retry = True
         return extras
 
-    def _repeating(self, extras: Extras | None, kind: int, period: int, run_at: int) -> Extras:
+    def _with_options(
+        self,
+        extras: Extras | None,
+        key: Any,
+        key_limit: Any,
+        after: Any,
+        on_upstream_failure: Any,
+        timeout: Any,
+        is_failure: Any,
+        context: Any,
+        jitter: Any,
+    ) -> Extras:
+        """Check the options that few jobs have. Nothing is entered anywhere yet."""
         if extras is None:
             extras = Extras()
-        if not extras.own_retry:
-            extras.own_retry = True  # a repeating job carries on; it is retried by a policy of its own alone
+        if key is not None and type(key) is not str and type(key) is not int:
+            raise TypeError(f"key must be a str, an int or None, got {key!r}")
+        places = count_of(key_limit, "key_limit")
+        if key is not None:
+            extras.key = key
+            extras.lane = Lane(places, ReadyLine(self._tt))
+        elif places != 1:
+            raise ValueError(f"key_limit must come with a key, got {key_limit!r}")
+        extras.run_anyway = choice(on_upstream_failure, ON_UPSTREAM_FAILURE, "on_upstream_failure")
+        if extras.run_anyway and after is None:
+            raise ValueError(f"on_upstream_failure must come with after, got {on_upstream_failure!r}")
+        limit = limit_ns(timeout, "timeout")
+        if limit is not None:
+            if limit <= 0:
+                raise ValueError(f"timeout must be more than 0 ns, got {timeout!r}")
+            extras.timeout = limit
+            if self._limits is None:
+                self._make_limits()
+        if is_failure is not None and not callable(is_failure):
+            raise TypeError(f"is_failure must be callable or None, got {is_failure!r}")
+        extras.is_failure = is_failure
+        if context is not None and not isinstance(context, contextvars.Context):
+            raise TypeError(f"context must be a contextvars.Context or None, got {context!r}")
+        extras.context = context
+        extras.jitter = duration_ns(jitter, "jitter")
+        if extras.jitter < 0:
+            raise ValueError(f"jitter must be 0 or more, got {jitter!r}")
+        if extras.jitter > 0:
+            extras.seed = random.getrandbits(62)
+        return extras
+
+    def _make_limits(self) -> None:
+        """The other timetable, for time limits, made by the first job that has one."""
+        limits = Timetable()
+        with self._tt.lock:
+            if self._limits is None:
+                self._limits = limits
+
+    def _repeating(self, extras: Extras, kind: int, period: int, run_at: int, until: Any, max_runs: Any) -> Extras:
+        extras.own_retry = True  # a repeating job carries on; it is retried by a policy of its own alone
         extras.kind = kind
         extras.period = period
         extras.slot = run_at
+        if until is not None:
+            if isinstance(until, bool) or not hasattr(until, "__index__"):
+                raise TypeError(f"until must be int nanoseconds on the agenda's clock or None, got {until!r}")
+            extras.until = min(max(operator.index(until), AWAKE), NEVER)
+            if extras.until < run_at:
+                raise ValueError(f"until must not be before the first run, got {until!r}")
+        if max_runs is not None:
+            extras.max_runs = count_of(max_runs, "max_runs")
         return extras
 
+    def _add_with(
+        self,
+        task: Callable[..., Any],
+        run_at: int,
+        args: Sequence[Any],
+        extras: Extras,
+        rank: int,
+        now: int,
+        after: Any,
+    ) -> Job:
+        upstream = None
+        if after is not None:
+            if isinstance(after, (Job, str, int)):
+                raise TypeError(f"after must be jobs or their ids in a sequence, got {after!r}")
+            upstream = list(after)
+            for other in upstream:
+                self._check_handle(other)
+                if extras.name is not None and other == extras.name:
+                    raise ValueError(f"after must not lead back to the job itself, got {other!r} -> {extras.name!r}")
+        return self._add(task, extras.shaken(run_at), args, extras, rank, now, upstream)
+
     def _add(
-        self, task: Callable[..., Any], run_at: int, args: Sequence[Any], extras: Extras | None, priority: int, now: int
+        self,
+        task: Callable[..., Any],
+        run_at: int,
+        args: Sequence[Any],
+        extras: Extras | None,
+        priority: int,
+        now: int,
+        upstream: list[Any] | None,
     ) -> Job:
         job = Job.__new__(Job)
         job._task = task
@@ -730,12 +1199,15 @@ class Agenda:
         job._priority = priority
         job._going = 0
         job._state = SCHEDULED
-        job._entered = False
+        job._entered = NOWHERE
         worker = None
         watcher = None
+        spares: list[Any] | None = None
+        if upstream is not None:
+            spares = [(Extras(), []) for _ in upstream]
         while True:
             with self._tt.lock:
-                done = self._enter(job, extras, run_at, priority, now)
+                done = self._enter(job, extras, run_at, priority, now, upstream, spares)
                 if done == ADDED:
                     worker = self._worker_to_wake()
                     # Not run_at: what went straight to the ready line is not the watcher's business.
@@ -743,51 +1215,182 @@ class Agenda:
             if done != NO_ROOM:
                 break
             self._tt._make_room(1)
+            if extras is not None and extras.timeout > 0:
+                self._limits._make_room(1)
         if worker is not None:
             signal(worker)
         if watcher is not None:
             signal(watcher)
-        if done == ADDED:
-            return job
+        if done != ADDED:
+            self._refuse(done, job, extras, upstream)
+        if extras is not None and extras.culprit is not None:
+            self._let_down(job)
+        return job
+
+    def _refuse(self, done: int, job: Job, extras: Extras | None, upstream: list[Any] | None) -> None:
+        """Raise what came of an attempt to add a job."""
         if self._orphaned:
             raise RuntimeError(ORPHANED)
         if done == CLOSED:
             raise RuntimeError("cannot schedule new jobs after shutdown")
         if done == DUPLICATE:
             raise DuplicateJobId(f"id must be that of no job that has not ended, got {job.id!r}")
+        if done == FULL:
+            raise TooManyJobs(f"at most max_waiting = {self._max_waiting} jobs may wait, and so many do")
+        if done == OTHER_LIMIT and extras is not None:
+            raise ValueError(
+                f"key_limit must be that of the other jobs with key {extras.key!r}, got {extras.lane.limit!r}"
+            )
+        if done == UNKNOWN and upstream is not None:
+            for other in upstream:
+                with self._tt.lock:
+                    known = self._find(other) is not None
+                if not known:
+                    raise UnknownJobId(f"after must hold known jobs, got {other!r}")
         raise MemoryError("no memory for another job; nothing was added")
 
-    def _enter(self, job: Job, extras: Extras | None, run_at: int, priority: int, now: int) -> int:
-        """Put a new job on the timetable, or, due and with workers about, in the ready line. Caller holds the lock."""
+    def _enter(
+        self,
+        job: Job,
+        extras: Extras | None,
+        run_at: int,
+        priority: int,
+        now: int,
+        upstream: list[Any] | None,
+        spares: list[Any] | None,
+    ) -> int:
+        """Put a new job on the timetable, or, due and with workers about, in the ready line. Caller holds the lock.
+
+        What can be refused is refused before anything is entered.
+        """
         if self._closed or self._orphaned:
             return CLOSED
-        name = None if extras is None else extras.name
-        if name is not None:
-            other = self._names.get(name)
-            if other is not None and other._state <= RUNNING:
-                return DUPLICATE
+        if self._tt._live + self._line._waiting() + self._parked >= self._max_waiting:
+            return FULL
         if not self._tt._has_room(1):
             return NO_ROOM
-        direct = self._workers and run_at <= now
+        name = None
+        if extras is not None:
+            name = extras.name
+            if name is not None:
+                other = self._names.get(name)
+                if other is not None and other._state <= RUNNING:
+                    return DUPLICATE
+            done = self._enter_options(job, extras, upstream)
+            if done != ADDED:
+                return done
+        direct = self._workers and run_at <= now and upstream is None
         if direct and self._tt._next() <= now:
             # What is due already goes first; if that is more than one round's work, this job waits behind it.
             self._line._promote(now, PROMOTED)
             direct = self._tt._next() > now
-        if direct:
+        if direct or upstream is not None:
             job._id = self._tt._occupy(priority, job)
-            if job._id >= 0 and not self._line._put(run_at, self._tt._ticket(job._id), job._id):
+            if direct and job._id >= 0 and not self._line._put(run_at, self._tt._ticket(job._id), job._id):
                 self._tt._release(job._id)
                 job._id = -1
         else:
             job._id = self._tt._add(run_at, priority, job)
         if job._id < 0:
+            if extras is not None:
+                self._drop_limit(extras)
             return -1
-        job._entered = True
-        if name is not None:
-            self._names[name] = job
+        job._entered = ENTERED
+        if extras is not None:
+            if name is not None:
+                self._names[name] = job
+            if extras.lane is not None:
+                self._lanes[extras.key] = extras.lane
+                extras.lane.jobs += 1
+            if upstream is not None:
+                job._entered = NOWHERE
+                self._depend(job, extras, upstream, spares)
         return ADDED
 
+    def _enter_options(self, job: Job, extras: Extras, upstream: list[Any] | None) -> int:
+        """The lane of the key, known jobs before this one, and a timer for the time limit. Caller holds the lock."""
+        if upstream is not None:
+            for k in range(len(upstream)):
+                if self._find(upstream[k]) is None:
+                    return UNKNOWN
+        if extras.key is not None:
+            lane = self._lanes.get(extras.key)
+            if lane is not None:
+                if lane.limit != extras.lane.limit:
+                    return OTHER_LIMIT
+                extras.lane = lane  # the spare one is referred to by nobody's finalizer
+        if extras.timeout > 0 and extras.limit_id < 0:
+            if not self._limits._has_room(1):
+                return NO_ROOM
+            extras.limit_id = self._limits._occupy(0, job)
+            if extras.limit_id < 0:
+                return -1
+        return ADDED
+
+    def _drop_limit(self, extras: Extras) -> int:
+        """Give the timer of a job's time limit back. Caller holds the lock, and a reference to the job."""
+        if extras.limit_id >= 0:
+            self._limits._disarm(extras.limit_id)
+            self._limits._release(extras.limit_id)
+            extras.limit_id = -1
+        return 0
+
     # ------------------------------------------------------------ changing and asking
+
+    def _depend(self, job: Job, extras: Extras, upstream: list[Any], spares: Any) -> int:
+        """Hang a new job on those it comes after. Caller holds the lock and has made sure that they are known."""
+        for k in range(len(upstream)):
+            other: Any = self._find(upstream[k])
+            if other._state <= RUNNING:
+                if other._extras is None:
+                    other._extras = spares[k][0]
+                if other._extras.dependents is None:
+                    other._extras.dependents = spares[k][1]
+                other._extras.dependents.append(job)
+                extras.blockers += 1
+            elif other._state != SUCCEEDED and not extras.run_anyway:
+                extras.culprit = other
+        if extras.culprit is None and extras.blockers == 0:
+            self._arm(job, job._run_at)
+        return 0
+
+    def _let_down(self, job: Job) -> int:
+        """A new job comes after one that has not succeeded: it ends as it begins."""
+        round = Round()
+        with self._tt.lock:
+            if job._state <= RUNNING:
+                self._end(job, CANCELLED, round)
+            self._conclude(round)
+        round.finish(self)
+        return 0
+
+    def _tell_dependents(self, upstream: Job, dependents: list[Job]) -> int:
+        """A job has ended: arm those that waited for it alone, cancel those it lets down, and so on down from them."""
+        round = Round()
+        work = [(upstream, dependents)]
+        while work:
+            upstream, dependents = work.pop()
+            for job in dependents:
+                self._upstream_ended(job, upstream, round)
+                if round.dependents is not None:
+                    work.append((job, round.dependents))  # in this loop, not in `finish`: a chain may be long
+                    round.dependents = None
+                    round.ended = None
+                round.finish(self)
+        return 0
+
+    def _upstream_ended(self, job: Job, upstream: Job, round: Round) -> int:
+        with self._tt.lock:
+            extras = job._extras
+            if job._state <= RUNNING:
+                extras.blockers -= 1
+                if upstream._state != SUCCEEDED and not extras.run_anyway:
+                    extras.culprit = upstream
+                    self._end(job, CANCELLED, round)
+                elif extras.blockers == 0:
+                    self._arm(job, job._run_at)
+            self._rouse(round)
+        return 0
 
     def _find(self, job: Any) -> Job | None:
         """The job of a handle or an id; None if it is unknown. Caller holds the lock."""
@@ -822,7 +1425,7 @@ class Agenda:
                 return False
             self._end(found, CANCELLED, round)
             self._conclude(round)
-        round.finish(self._tt)
+        round.finish(self)
         return True
 
     def reschedule(self, job: Job | str | int, delay: Seconds = 0, *, at: int | None = None) -> bool:
@@ -848,13 +1451,196 @@ class Agenda:
                         extras.retrying = False
                         extras.streak = 0
                         extras.moved = found._going > 0
-                    self._arm(found, run_at)
+                        extras.extra = False
+                    if extras is not None and extras.blockers > 0:
+                        found._run_at = run_at  # it is armed when the jobs it comes after have ended
+                    else:
+                        self._arm(found, run_at)
                     self._rouse(round)
                     break
             found = extras = None  # here: the next round of the lock might drop the last reference
             self._tt._make_room(1)
-        round.finish(self._tt)
+        round.finish(self)
         return True
+
+    def pause(self, job: Job | str | int | None = None) -> bool:
+        """Start no run of a job until `resume`; without a job, of none.
+
+        A pause loses nothing: what comes due in it runs late, afterwards. A run that is going goes on.
+
+        Returns: False if the job had ended or is unknown.
+        """
+        if job is None:
+            with self._tt.lock:
+                self._paused = True
+            return True
+        self._check_handle(job)
+        spare = Extras()
+        with self._tt.lock:
+            found = self._find(job)
+            if found is None or found._state > RUNNING:
+                return False
+            if found._extras is None:
+                found._extras = spare
+            found._extras.paused = True
+        return True
+
+    def resume(self, job: Job | str | int | None = None) -> bool:
+        """End the pause of a job, or the one of all. Returns: False if there was none, or the job is unknown."""
+        round = Round()
+        if job is None:
+            with self._tt.lock:
+                paused = self._paused
+                self._paused = False
+                self._rouse(round)
+            round.finish(self)
+            return paused
+        self._check_handle(job)
+        with self._tt.lock:
+            found = self._find(job)
+            if found is None or found._state > RUNNING or found._extras is None or not found._extras.paused:
+                return False
+            found._extras.paused = False
+            if found._entered == NOWHERE and found._going == 0 and found._extras.blockers == 0:
+                self._arm(found, found._run_at)  # it came due in the pause
+            self._rouse(round)
+        round.finish(self)
+        return True
+
+    def run_now(self, job: Job | str | int) -> bool:
+        """Run a job now: a repeating one besides its slots, which stay as they are; a one-off instead of later.
+
+        Returns: False if it had ended, is unknown, runs, is paused or waits for other jobs; and after a shutdown.
+        """
+        self._check_handle(job)
+        now = self._now()
+        round = Round()
+        while True:
+            with self._tt.lock:
+                found = self._find(job)
+                if found is None or found._state != SCHEDULED or found._going > 0 or self._closed:
+                    return False
+                extras = found._extras
+                if extras is not None and (extras.paused or extras.blockers > 0):
+                    return False
+                if self._tt._has_room(1):
+                    if extras is not None and extras.kind != ONE_OFF and not extras.retrying:
+                        extras.extra = True
+                    self._arm(found, now)
+                    self._rouse(round)
+                    break
+            found = extras = None  # here: the next round of the lock might drop the last reference
+            self._tt._make_room(1)
+        round.finish(self)
+        return True
+
+    def jobs(self) -> list[JobInfo]:
+        """All jobs that have not ended, each as it was at one moment. Complexity: O(n); other calls go on meanwhile."""
+        infos = []
+        for job in self._tt._snapshot():
+            info = self._info_of(job)
+            if info is not None:
+                infos.append(info)
+        return infos
+
+    def _info_of(self, job: Job) -> JobInfo | None:
+        paused = False
+        since = -1
+        with self._tt.lock:
+            state = job._state
+            run_at = job._run_at
+            attempts = job._attempts
+            extras = job._extras
+            if extras is not None:
+                paused = extras.paused
+            if state == RUNNING:
+                # A plain one-off does not note its start; it began at its run_at or after.
+                since = run_at if extras is None else extras.started_at
+        if state > RUNNING:
+            return None
+        return JobInfo(
+            job.id, STATUS[state], run_at, attempts, None if since < 0 else since, paused, job._priority, job
+        )
+
+    def stats(self) -> Stats:
+        """Counts, and how late runs started. Kept in the core as jobs run; nothing is computed until this is asked."""
+        lags = [0] * LAGS
+        with self._tt.lock:
+            waiting = self._tt._live
+            ready = self._line._waiting() + self._parked
+            running = self._runs
+            started = self._started
+            succeeded = self._succeeded
+            failed = self._failed
+            cancelled = self._cancelled
+            retried = self._retried
+            skipped = self._skipped
+            timed_out = self._timed_out
+            for k in range(LAGS):
+                lags[k] = self._lags[k]
+        lag = Lags({lag_of(k): lags[k] for k in range(LAGS) if lags[k]})
+        return Stats(waiting, ready, running, started, succeeded, failed, cancelled, retried, skipped, timed_out, lag)
+
+    def on(self, event: str, listener: Callable[[Event], object]) -> Callable[[], None]:
+        """Call `listener(Event)` at each `event`, on the thread where it happens, and without a lock.
+
+        Args:
+            event: "started", "succeeded", "failed", "retrying", "skipped", "cancelled" or "timed_out". A repeating job
+                tells of each of its runs.
+            listener: a callable; what it raises is logged and harms nothing.
+
+        Returns: a function that ends it.
+        """
+        bit = choice(event, EVENTS, "event")
+        if not callable(listener):
+            raise TypeError(f"listener must be callable, got {listener!r}")
+        entry = [listener]  # an identity of its own: a listener may be given twice
+        self._change_listeners(bit, entry, None)
+        return partial(self._change_listeners, bit, None, entry)
+
+    def _change_listeners(self, bit: int, new: list[Any] | None, old: list[Any] | None) -> None:
+        while True:
+            with self._tt.lock:
+                before = self._listeners.get(bit)
+            entries = [entry for entry in before or () if entry is not old]
+            if new is not None:
+                entries.append(new)
+            with self._tt.lock:
+                if self._listeners.get(bit) is before:
+                    self._listeners[bit] = entries
+                    if len(entries) > 0:
+                        self._listening |= bit
+                    else:
+                        self._listening &= ~bit
+                    return
+
+    def _tell(self, bit: int, job: Job, error: BaseException | None, count: int) -> int:
+        """Call the listeners of an event. Not under the lock."""
+        with self._tt.lock:
+            entries = self._listeners.get(bit)
+            attempt = job._attempts
+        for name in EVENTS:
+            if EVENTS[name] == bit:
+                break
+        for entry in entries or ():
+            try:
+                entry[0](Event(name, job, attempt, error, count))
+            except BaseException:
+                complain("a listener of %r failed", name)
+        return 0
+
+    def _tell_taken(self, job: Job) -> int:
+        """Tell of the slots that were skipped before a run, and of its start. Not under the lock."""
+        count = 0
+        with self._tt.lock:
+            if job._extras is not None:
+                count = job._extras.untold
+                job._extras.untold = 0
+        if count > 0 and self._listening & SKIPPED:
+            self._tell(SKIPPED, job, None, count)
+        if self._listening & STARTED:
+            self._tell(STARTED, job, None, 1)
+        return 0
 
     def status(self, job: Job | str | int) -> Status:
         """The `Status` of a job, by handle or id. Raises: UnknownJobId."""
@@ -903,6 +1689,7 @@ class Agenda:
         Raises: KeyboardInterrupt and SystemExit of a task, after its run is booked. Other errors end in the books.
         """
         now = self._now()
+        self._expire_due(now)
         self._promote_all(now)
         return self._run_pass(now)
 
@@ -920,6 +1707,7 @@ class Agenda:
             if operator.index(limit) < 0:
                 raise ValueError(f"limit must be 0 or more, got {limit!r}")
         now = self._now()
+        self._expire_due(now)
         self._promote_all(now)
         taken = []
         bound = NO_BOUND
@@ -932,7 +1720,7 @@ class Agenda:
                 job = self._take(now, bound)
                 crowded = self._tt._crowded()
             if crowded:
-                self._tt._tidy()
+                self._tidy()
             if job is None:
                 break
             taken.append(job)
@@ -947,8 +1735,8 @@ class Agenda:
             job: a `Job` or its id.
             error: what the task raised, or None.
             value: what it returned.
-            run: the number of the run, `job.attempts` when it was taken; None: the one that is going. The end of an
-                earlier run, which was booked before, changes nothing.
+            run: the number of the run, `job.attempts` when it was taken; None: the latest. The end of an earlier run,
+                booked before when it passed its time limit, says only that it is over.
 
         Raises: UnknownJobId; ValueError if that run was not taken or, without `run`, no run of the job is going.
         """
@@ -965,12 +1753,25 @@ class Agenda:
         if run is not None and not 1 <= run <= attempts:
             raise ValueError(f"run must be the number of a run that was taken, got {run!r}")
         number = attempts if run is None else run
-        if going == 0 or number != attempts:
+        if going == 0:
             return
+        if error is None:
+            error = self._verdict(found, value)
         if error is None:
             self._succeed(found, number, value, Round())
         else:
-            self._fail(found, number, error, Round())
+            self._fail(found, number, error, True, Round())
+
+    def _verdict(self, job: Job, value: Any) -> BaseException | None:
+        """The error that a result counts as, by the job's `is_failure`, or that this raised; else None."""
+        condition = None
+        with self._tt.lock:
+            if job._extras is not None:
+                condition = job._extras.is_failure
+        try:
+            return FailedResult(value) if condition is not None and condition(value) else None
+        except BaseException as error:
+            return error
 
     def _promote_all(self, now: int) -> int:
         """Make ready what is due, in rounds; what others add meanwhile cannot keep it from ending."""
@@ -985,9 +1786,17 @@ class Agenda:
         return 0
 
     def _run_pass(self, now: int) -> int:
+        round = Round()
+        before = here.round
+        here.round = round
+        try:
+            return self._run_all(now, round)
+        finally:
+            here.round = before
+
+    def _run_all(self, now: int, round: Round) -> int:
         count = 0
         bound = NO_BOUND
-        round = Round()
         while True:
             with self._tt.lock:
                 if bound == NO_BOUND:
@@ -998,36 +1807,52 @@ class Agenda:
                     task = job._task
                     args = job._args
                     extras = job._extras
-                    kwargs = None if extras is None else extras.kwargs
                     run = job._attempts
+                    round.job = job
+                    round.run = run
+                    round.nominal = job._run_at if extras is None else extras.nominal
             if crowded:
-                self._tt._tidy()
+                self._tidy()
             if job is None:
                 return count
             count += 1
             error = None
             value = None
             try:
-                if kwargs is not None:
-                    value = task(*(args or ()), **kwargs)
-                elif args is not None:
-                    value = task(*args)
-                else:
-                    value = task()
+                if self._listening:
+                    self._tell_taken(job)
+                value = self._invoke(task, args, extras, round)
             except BaseException as raised:
                 error = raised
             # Dropped here, not in the next round of the lock: the last reference may be one of these.
-            task = args = kwargs = extras = None
-            if error is None:
-                self._succeed(job, run, value, round)
+            task = args = extras = None
+            if error is None:  # noqa: SIM108 (two outcomes, not a choice of values)
+                error = self._succeed(job, run, value, round)
             else:
-                error = self._fail(job, run, error, round)
-                if error is not None:
-                    try:
-                        raise error
-                    finally:
-                        error = None  # its traceback refers to this frame
+                error = self._fail(job, run, error, True, round)
+            round.job = None
+            round.late = False
+            if error is not None:
+                try:
+                    raise error
+                finally:
+                    error = None  # its traceback refers to this frame
             job = value = error = None
+
+    def _invoke(self, task: Any, args: Any, extras: Extras | None, round: Round) -> Any:
+        """Run a task, in an empty context or in a copy of its own; a result that counts as a failure is raised."""
+        if extras is None:
+            context = round.idle_context
+            if context is None or len(context) > 0:
+                context = contextvars.Context()  # what a run leaves in its context reaches no other
+                round.idle_context = context
+            return call_in(context, task, args, None)
+        context = contextvars.Context() if extras.context is None else extras.context.copy()
+        condition = extras.is_failure
+        value = call_in(context, task, args, extras.kwargs)
+        if condition is not None and condition(value):
+            raise FailedResult(value)
+        return value
 
     def _take(self, now: int, bound: int) -> Job | None:
         """Take the next ready job whose entry is older than `bound`, and mark it RUNNING; None if there is none.
@@ -1035,52 +1860,154 @@ class Agenda:
         This is the gate: what keeps a ready job from running is decided here, when a worker is there for it, not when
         it became ready. Caller holds the lock.
         """
+        if self._paused:
+            return None
         while True:
             timer_id = self._line._pop(bound)
             if timer_id < 0:
                 return None
             job: Job = self._tt._item(timer_id)
-            if job._going > 0:
-                job._entered = False  # a slot inside its own run: `_next_turn` decides at the end of that (promise 6)
-            elif job._run_at > now:
+            extras = job._extras
+            if job._run_at > now:
                 self._tt._rearm(timer_id, job._run_at)  # moved on meanwhile, or the clock went back (promise 1)
-            else:
+            elif extras is None or self._admit(job, extras, now):
                 break
-        job._entered = False
+        job._entered = NOWHERE
         job._state = RUNNING
         job._going += 1
         job._attempts += 1
         self._runs += 1
-        extras = job._extras
+        self._started += 1
+        self._lags[lag_bucket(now - job._run_at)] += 1
         if extras is not None:
-            extras.moved = False
-            if extras.kind == FIXED_RATE and not self._closed:
-                if not extras.retrying:
-                    extras.slot = after(extras.slot, extras.period)
-                self._skipped += extras.advance(now)
-                self._arm(job, extras.slot)
+            self._depart(job, extras, now)
         return job
+
+    def _admit(self, job: Job, extras: Extras, now: int) -> bool:
+        """Whether a ready job with extras may start; if not, it is put where it waits. Caller holds the lock."""
+        lane = extras.lane
+        if job._going > 0 and extras.kind != ONE_OFF:
+            job._entered = NOWHERE  # a slot inside its own run: `_next_turn` decides at the end of that (promise 6)
+        elif extras.paused:
+            job._entered = NOWHERE  # `resume` arms it
+        elif lane is None:
+            return True
+        elif lane.running < lane.limit:
+            lane.running += 1
+            return True
+        elif lane.parked._put(job._run_at, self._tt._ticket(job._id), job._id):
+            job._entered = PARKED
+            self._parked += 1
+            return False
+        else:
+            self._tt._rearm(job._id, later(now, 1_000_000))  # no memory to park it: it asks again
+            return False
+        if lane is not None:
+            self._call_next(lane)
+        return False
+
+    def _call_next(self, lane: Lane) -> int:
+        """Let the best of those that wait for a key try again, if a place is free. Caller holds the lock.
+
+        Whoever leaves a place, or the ready line without having taken one, calls the next: nobody scans, none is lost.
+        """
+        if lane.running >= lane.limit or self._parked == 0:
+            return 0
+        timer_id = lane.parked._pop(NO_BOUND)
+        if timer_id >= 0:
+            job: Job = self._tt._item(timer_id)
+            self._parked -= 1
+            job._entered = ENTERED
+            if not self._line._put(job._run_at, self._tt._ticket(timer_id), timer_id):
+                self._tt._rearm(timer_id, job._run_at)
+        return 0
+
+    def _forget_lane(self, extras: Extras) -> int:
+        """Caller holds the lock, and a reference to the job and so to the lane."""
+        lane = extras.lane
+        if lane.jobs == 0 and lane.running == 0 and self._lanes.get(extras.key) is lane:
+            del self._lanes[extras.key]
+        return 0
+
+    def _depart(self, job: Job, extras: Extras, now: int) -> int:
+        """What the start of a run means for a job with extras. Caller holds the lock."""
+        extras.moved = False
+        extras.started_at = now
+        extras.nominal = job._run_at
+        if extras.timeout > 0:
+            extras.deadline = later(now, extras.timeout)
+            self._limits._rearm(extras.limit_id, extras.deadline)
+        if extras.kind == ONE_OFF or self._closed:
+            return 0
+        if extras.extra:
+            if extras.kind == FIXED_RATE and not extras.is_over():
+                self._arm(job, extras.shaken(extras.slot))
+            return 0
+        if not extras.retrying:
+            extras.nominal = extras.slot
+            extras.turns += 1
+            if extras.kind == FIXED_RATE:
+                extras.slot = later(extras.slot, extras.period)
+        if extras.kind == FIXED_RATE:
+            if extras.on_missed == SKIP:
+                self._skipped += extras.advance(now)
+            elif extras.on_missed == SHIFT:
+                if extras.slot < now:
+                    self._skipped += extras.advance(now)
+                    extras.slot = later(now, extras.period)
+            elif now - extras.slot > MAX_BURST * extras.period:
+                self._skipped += extras.advance(now - MAX_BURST * extras.period)
+            if not extras.is_over():
+                self._arm(job, extras.shaken(extras.slot))
+        return 0
 
     def _arm(self, job: Job, run_at: int) -> int:
         """Put a job on the timetable for its next run. `_has_room(1)` if it is on it already. Caller holds the lock."""
-        ready = job._entered and not self._tt._is_waiting(job._id)
+        place = self._place_of(job)
         self._tt._rearm(job._id, run_at)
         job._run_at = run_at
-        job._entered = True
-        if ready:
+        job._entered = ENTERED
+        return self._vacate(job, place)
+
+    def _place_of(self, job: Job) -> int:
+        """ENTERED: in the ready line; PARKED; else NOWHERE, in the timetable too, which counts its dead itself."""
+        if job._entered == ENTERED and self._tt._is_waiting(job._id):
+            return NOWHERE
+        return job._entered
+
+    def _vacate(self, job: Job, place: int) -> int:
+        """The entry that a job had at `place` is dead now. Caller holds the lock."""
+        if place == ENTERED:
             self._line._forget()
+            if job._extras is not None and job._extras.lane is not None:
+                self._call_next(job._extras.lane)
+        elif place == PARKED:
+            self._parked -= 1
+            job._extras.lane.parked._forget()
         return 0
 
-    def _succeed(self, job: Job, run: int, value: Any, round: Round) -> int:
+    def _succeed(self, job: Job, run: int, value: Any, round: Round) -> BaseException | None:
+        """Book a run that returned. The times decide: past its limit it has failed, whoever looks first."""
         end = self._now_or_last()
+        overdue = False
         with self._tt.lock:
-            self._book(job, run, False, value, None, end, -1, round)
-            self._rouse(round)
-        round.finish(self._tt)
-        return 0
+            extras = job._extras
+            if extras is not None and extras.timeout > 0 and job._state == RUNNING and run == job._attempts:
+                overdue = extras.deadline < end
+            if not overdue:
+                round.job = None
+                self._book(job, run, False, value, None, end, -1, True, round)
+                self._rouse(round)
+        if overdue:
+            return self._fail(job, run, self._overdue(job), True, round)
+        round.finish(self)
+        return None
 
-    def _fail(self, job: Job, run: int, error: BaseException, round: Round) -> BaseException | None:
-        """Ask the policy, book the end of a failed run, log it.
+    def _overdue(self, job: Job) -> TimeoutError:
+        return TimeoutError(f"a run of job {job.id!r} took longer than {job._extras.timeout / SECOND_NS:g} s")
+
+    def _fail(self, job: Job, run: int, error: BaseException, over: bool, round: Round) -> BaseException | None:
+        """Ask the policy, book a failed run, log it. `over`: it has ended, and not only passed its time limit.
 
         Returns: what `run_due` raises again, a KeyboardInterrupt or SystemExit; else None. It is a copy, with the
         traceback, because the one in the books is kept without.
@@ -1112,8 +2039,9 @@ class Agenda:
             self._tt._make_room(1)  # a retry may move an entry that waits, see `_next_turn`
         with self._tt.lock:
             current = job._state == RUNNING and job._going > 0 and run == job._attempts
-            round.job = None
-            self._book(job, run, True, None, error, end, wait, round)
+            if over:
+                round.job = None
+            self._book(job, run, True, None, error, end, wait, over, round)
             self._rouse(round)
             state = job._state
             if state == SCHEDULED and wait >= 0:
@@ -1131,7 +2059,7 @@ class Agenda:
                     self._log(job, attempt, error, refused, state, wait)
                 without_traceback(error)
         finally:
-            round.finish(self._tt)
+            round.finish(self)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             return to_raise(error).with_traceback(trace)
         return None
@@ -1157,74 +2085,148 @@ class Agenda:
         error: BaseException | None,
         end: int,
         wait: int,
+        over: bool,
         round: Round,
     ) -> int:
-        """End a run in the books; `wait` ns to the next attempt, or -1. Caller holds the lock."""
-        if job._going == 0 or run != job._attempts:
-            return 0  # booked already, by a driver that said so twice
-        job._going -= 1
-        self._runs -= 1
+        """Book the outcome of a run; `wait` ns to the next attempt, or -1. Caller holds the lock.
+
+        A run that passes its time limit is booked twice: then (not `over`), with an outcome, and when it ends, without.
+        """
         extras = job._extras
-        if job._state == RUNNING:
+        if job._going == 0 or (run != job._attempts and (extras is None or extras.hung == 0)):
+            return 0  # booked already, by a driver that said so twice
+        current = job._state == RUNNING and run == job._attempts
+        if over:
+            job._going -= 1
+            self._runs -= 1
+            if extras is not None:
+                if extras.hung > 0 and run <= extras.timed_out:
+                    extras.hung -= 1
+                    round.late = True
+                if extras.lane is not None:
+                    extras.lane.running -= 1
+                    self._call_next(extras.lane)
+                    self._forget_lane(extras)
+        elif not current:
+            return 0
+        else:
+            extras.timed_out = run
+            extras.hung += 1
+            round.overdue = True
+            self._timed_out += 1
+            round.stoppers = extras.stoppers
+            extras.stoppers = None
+        if current:
+            round.told = job
+            round.told_error = error
             if failed and extras is not None:  # it has some: `_fail`
                 round.error = extras.last_error
                 extras.last_error = error
+            if extras is not None and extras.limit_id >= 0:
+                self._limits._hold(extras.limit_id)
             if extras is not None and extras.kind != ONE_OFF:
+                round.event = FAILURE if failed else DONE
                 if self._closed:
                     self._end(job, CANCELLED, round)
                 else:
                     job._state = SCHEDULED
-                    self._next_turn(job, extras, end, wait)
+                    self._next_turn(job, extras, end, wait, failed, round)
             elif failed and wait >= 0 and not self._closed:
+                round.event = RETRYING
+                self._retried += 1
                 job._state = SCHEDULED
-                self._arm(job, after(end, wait))
+                self._arm(job, later(end, wait))
             else:
                 job._outcome = value
                 self._end(job, FAILED if failed else SUCCEEDED, round)
-        elif job._going == 0:
-            round.waiters = self._waiters_of(job)  # cancelled while it ran, and over now
+            if not over:
+                round.event = TIMED_OUT
+        elif job._state > RUNNING:
+            if job._going == 0:
+                round.waiters = self._waiters_of(job)  # it ended while this ran, and is over now
+        elif job._state == SCHEDULED and job._entered == NOWHERE and extras.kind != ONE_OFF and not extras.paused:
+            self._next_turn(
+                job, extras, end, -1, True, round
+            )  # its next slot came up while a run past its limit went on
         return 0
 
-    def _next_turn(self, job: Job, extras: Extras, end: int, wait: int) -> int:
+    def _next_turn(self, job: Job, extras: Extras, end: int, wait: int, failed: bool, round: Round) -> int:
         """Decide when a repeating job runs again, after a run that ended at `end`. Caller holds the lock."""
+        extra = extras.extra
+        extras.extra = False
         if extras.moved:
             run_at = job._run_at  # rescheduled while it ran: that is the next run, late if need be
         elif wait >= 0:
             extras.streak += 1
             extras.retrying = True
-            run_at = after(end, wait)
+            self._retried += 1
+            round.event = RETRYING
+            run_at = later(end, wait)
         else:
             extras.streak = 0
             extras.retrying = False
             if extras.kind == FIXED_RATE:
-                self._skipped += extras.advance(end)
-                run_at = extras.slot
-            else:
-                run_at = after(end, extras.period)
-        if job._entered and run_at == job._run_at:
-            return 0  # the slot it was armed for as it was taken
-        if job._entered and self._tt._is_waiting(job._id) and not self._tt._has_room(1):
+                # Slots from before the run were missed, and `burst` makes up for them; its own are skipped, or one
+                # of them queues.
+                if not extras.queue and (extras.on_missed != BURST or extras.slot > extras.started_at):
+                    self._skipped += extras.advance(end)
+            elif not extra:
+                extras.slot = later(end, extras.period)
+            if extras.is_over():
+                return self._end(job, FAILED if failed else SUCCEEDED, round)
+            run_at = extras.slot
+            if job._entered == ENTERED and run_at <= job._run_at and job._run_at <= later(run_at, extras.jitter):
+                return 0  # the slot it was armed for as it was taken
+            run_at = extras.shaken(run_at)
+        if job._entered == ENTERED and run_at == job._run_at:
+            return 0
+        if job._entered == ENTERED and self._tt._is_waiting(job._id) and not self._tt._has_room(1):
             job._run_at = run_at  # the entry comes up too early, and the gate sends it on
             return 0
         return self._arm(job, run_at)
 
     def _end(self, job: Job, state: int, round: Round) -> int:
         """SCHEDULED or RUNNING -> an end, for good. Caller holds the lock."""
+        extras = job._extras
+        place = self._place_of(job)
         job._state = state
-        waited = self._tt._disarm(job._id)
-        if job._entered and not waited:
-            self._line._forget()
-        job._entered = False
+        job._entered = NOWHERE
+        self._tt._disarm(job._id)
+        self._vacate(job, place)
+        round.told = job
+        if state == SUCCEEDED:
+            self._succeeded += 1
+            round.event = DONE
+        elif state == FAILED:
+            self._failed += 1
+            round.event = FAILURE
+        else:
+            self._cancelled += 1
+            round.event = DROPPED
         round.task = job._task
         job._task = None
         round.args = job._args
         job._args = None
-        extras = job._extras
         if extras is not None:
             round.kwargs = extras.kwargs
             extras.kwargs = None
             round.retry = extras.retry
             extras.retry = None
+            round.condition = extras.is_failure
+            extras.is_failure = None
+            round.context = extras.context
+            extras.context = None
+            self._drop_limit(extras)
+            if extras.lane is not None:
+                extras.lane.jobs -= 1
+                self._forget_lane(extras)
+            if extras.dependents is not None:
+                round.ended = job
+                round.dependents = extras.dependents
+                extras.dependents = None
+            if extras.stoppers is not None and state == CANCELLED:
+                round.stoppers = extras.stoppers
+                extras.stoppers = None
         round.forgotten = self._remember(job)
         if job._going == 0:
             round.waiters = self._waiters_of(job)
@@ -1256,7 +2258,7 @@ class Agenda:
         """Detach the locks of those who wait for a job. Caller holds the lock."""
         if job._extras is None:
             return None
-        waiters = job._extras.waiters
+        waiters: list[Any] | None = job._extras.waiters
         job._extras.waiters = None
         return waiters
 
@@ -1267,7 +2269,7 @@ class Agenda:
 
         Caller holds the lock.
         """
-        if self._idle_count == 0 or self._waking or self._line._waiting() == 0:
+        if self._idle_count == 0 or self._waking or self._paused or self._line._waiting() == 0:
             return None
         self._waking = True
         self._idle_count -= 1
@@ -1291,19 +2293,29 @@ class Agenda:
 
     def _conclude(self, round: Round) -> int:
         """Note what the ends in this round of the lock lead to: its last step, once. Caller holds the lock."""
-        round.crowded = self._tt._crowded()
+        round.crowded = self._tt._crowded() or (self._limits is not None and self._limits._crowded())
         if self._drained is not None and self._is_drained():
             round.drained = self._drained
             self._drained = None
+        if self._closed and self._runs == 0 and self._armed_at != AWAKE:
+            self._armed_at = AWAKE
+            round.watcher = self._watcher  # it stayed for the time limits of the last runs
+        return 0
+
+    def _tidy(self) -> int:
+        self._tt._tidy()
+        if self._limits is not None:
+            self._limits._tidy()
         return 0
 
     def _is_drained(self) -> bool:
-        return self._runs <= self._excused and self._line._waiting() == 0
+        """Whether nothing runs but what waits for this itself, and nothing is ready."""
+        return self._runs <= self._excused and self._line._waiting() == 0 and self._parked == 0
 
     def _is_drained_line(self) -> bool:
         """Whether the end has come and nothing is ready: for a dispatcher, which then ends."""
         with self._tt.lock:
-            return self._closed and self._line._waiting() == 0
+            return self._closed and self._line._waiting() == 0 and self._parked == 0
 
     def _clock_of(self) -> Callable[[], int]:
         return self._clock
@@ -1317,10 +2329,34 @@ class Agenda:
     def _new_round(self) -> Round:
         return Round()
 
+    def _round_of(self, job: Job) -> Round:
+        """A round that tells of the run of a job that was just taken, for the thread of a foreign pool."""
+        return self._flight(job, Round())
+
+    def _flight(self, job: Job, round: Round) -> Round:
+        with self._tt.lock:
+            extras = job._extras
+            round.job = job
+            round.run = job._attempts
+            round.nominal = job._run_at if extras is None else extras.nominal
+        return round
+
+    def _tell_start(self, job: Job) -> None:
+        if self._listening:
+            self._tell_taken(job)
+
+    def _make_ready(self) -> None:
+        """Make ready what is due now, and wake a worker for it."""
+        round = Round()
+        self._promote_all(self._now())
+        with self._tt.lock:
+            self._rouse(round)
+        round.finish(self)
+
     def _count_left(self) -> int:
         """How many jobs wait, for their time or for a worker."""
         with self._tt.lock:
-            return self._tt._live + self._line._waiting()
+            return self._tt._live + self._line._waiting() + self._parked
 
     def _before_fork(self) -> None:
         """Take the lock, so that the child gets a whole agenda; `_after_fork` gives it back on both sides."""
@@ -1355,27 +2391,57 @@ class Agenda:
     def _watch(self) -> int:
         """Make ready what is due, wake a worker, and arm: for the watcher, each time before it sleeps.
 
-        Returns: nanoseconds to sleep; 0: look again at once; -1: until signalled; -2: the end.
+        Returns: nanoseconds to sleep; 0: look again at once; -1: until signalled; -2: the end; -3: a run has passed its
+        time limit: `_expire_one` is to be called, on a thread that may run user code.
         """
         now = self._now()
         with self._tt.lock:
             self._armed_at = AWAKE
             self._line._promote(now, PROMOTED)
-            next_at = self._tt._next()
-            if self._closed:
+            next_at = NEVER if self._closed else self._tt._next()
+            limit_at = NEVER if self._limits is None else self._limits._next()
+            if limit_at <= now:
+                self._expired.append(self._limits._item(self._limits._take_due_id(now)))
+                sleep = -3
+            elif self._closed and self._runs == 0:
                 sleep = -2
             elif next_at <= now:
                 sleep = 0
             else:
-                self._armed_at = next_at
-                sleep = -1 if next_at == NEVER else next_at - now
+                self._armed_at = min(next_at, limit_at)
+                sleep = -1 if self._armed_at == NEVER else self._armed_at - now
             worker = self._worker_to_wake()
             crowded = self._tt._crowded()
         if worker is not None:
             signal(worker)
         if crowded:
-            self._tt._tidy()
+            self._tidy()
         return sleep
+
+    def _expire_one(self) -> bool:
+        """Book a run that has passed its time limit; whether its worker needs a substitute: it leaves when it ends."""
+        with self._tt.lock:
+            job = self._expired.pop() if len(self._expired) > 0 else None
+        return job is not None and self._book_overdue(job, Round())
+
+    def _expire_due(self, now: int) -> None:
+        """Book the runs that have passed their limit, for drivers without a watcher."""
+        while self._limits is not None:
+            with self._tt.lock:
+                timer_id = self._limits._take_due_id(now)
+                job = None if timer_id < 0 else self._limits._item(timer_id)
+            if job is None:
+                return
+            self._book_overdue(job, Round())
+
+    def _book_overdue(self, job: Job, round: Round) -> bool:
+        with self._tt.lock:
+            run = job._attempts
+            running = job._state == RUNNING
+        if not running:
+            return False
+        self._fail(job, run, self._overdue(job), False, round)
+        return round.overdue
 
     def _poke(self) -> None:
         """Make the watcher look again: the clock was moved, or the end has come."""
@@ -1412,58 +2478,63 @@ class Agenda:
                     self._waking = False
                     arriving = False
                 if job is not None:
-                    self._book(job, run, False, value, None, now, -1, round)
+                    self._book(job, run, False, value, None, now, -1, True, round)
                 if tt._next() <= now and not self._closed:
                     self._line._promote(now, PROMOTED)
                 if not self._orphaned:  # a task may fork: what is ready runs in the parent
                     following = self._take(now, NO_BOUND)
                 round.job = following
                 if following is not None:
-                    round.run = following._attempts
                     task = following._task
                     args = following._args
                     run = following._attempts
                     extras = following._extras
-                    if extras is not None:
-                        kwargs = extras.kwargs
-                        future = extras.future
-                    else:
-                        kwargs = None
+                    round.run = run
+                    if extras is None:
+                        round.nominal = following._run_at
                         future = None
+                    else:
+                        round.nominal = extras.nominal
+                        future = extras.future
                 elif self._closed:
                     stop = True
                 else:
                     self._idle[self._idle_count] = park  # one place for each worker: `_attach`
                     self._idle_count += 1
                 self._rouse(round)
-            round.finish(tt)
+            round.finish(self)
             job = value = None
             if following is None:
                 return not stop
             job = following
-            following = extras = None
+            following = None
             try:
                 if future is not None and not future.set_running_or_notify_cancel():
-                    task = args = kwargs = None
+                    task = args = extras = None
                     self._retract(job, round)
                     job = future = None
                     continue
-                if kwargs is not None:
-                    value = task(*(args or ()), **kwargs)
-                elif args is not None:
-                    value = task(*args)
-                else:
-                    value = task()
+                if self._listening:
+                    self._tell_taken(job)
+                value = self._invoke(task, args, extras, round)
+                task = args = None
                 if future is not None:
                     # In the run, before another job is taken: no job waits behind the callbacks of a future.
                     deliver(future, value)
                     value = None
+                if extras is not None and extras.timeout > 0:
+                    self._succeed(job, run, value, round)
+                    job = value = None
             except BaseException as error:
-                task = args = kwargs = None
-                self._fail(job, run, error, round)  # type: ignore[arg-type]
+                task = args = None
+                self._fail(job, run, error, True, round)  # type: ignore[arg-type]
                 job = None
             # Dropped here, not in the next round of the lock: the last reference may be one of these.
-            task = args = kwargs = future = None
+            task = args = extras = future = None
+            if round.late:
+                round.late = False
+                if not self._closed:
+                    return False  # the run had passed its time limit: a substitute works in place of this thread
 
     def _recover(self, round: Round, error: BaseException) -> None:
         """Book the run that a worker lost to an error that was thrown into its thread outside the task."""
@@ -1471,7 +2542,7 @@ class Agenda:
 
     def _book_lost(self, round: Round, error: BaseException) -> int:
         if round.job is not None:
-            self._fail(round.job, round.run, error, round)
+            self._fail(round.job, round.run, error, True, round)
         return 0
 
     def _withdraw(self, job: Job) -> None:
@@ -1488,7 +2559,7 @@ class Agenda:
                 self._end(job, CANCELLED, round)
                 round.future = None  # it is cancelled already; the job still refers to it
             self._conclude(round)
-        round.finish(self._tt)
+        round.finish(self)
         return 0
 
     def _withdraw_idle(self, park: Any) -> int:
@@ -1506,7 +2577,7 @@ class Agenda:
         with self._tt.lock:
             self._withdraw_idle(park)
             self._waking = False
-            if self._line._waiting() > 0 or self._closed:
+            if (self._line._waiting() > 0 and not self._paused) or (self._closed and self._parked == 0):
                 return False
             self._idle[self._idle_count] = park
             self._idle_count += 1
@@ -1524,19 +2595,21 @@ class Agenda:
             signal(watcher)
         return job
 
-    def _call_of(
-        self, job: Job
-    ) -> tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any], Future[Any] | None, int]:
-        """(task, args, kwargs, future, run) of a job that was just taken."""
+    def _call_of(self, job: Job) -> tuple[Any, Sequence[Any], Mapping[str, Any], Any, Any, int]:
+        """(task, args, kwargs, context, future, run) of a job that was just taken; the context is a copy, or None."""
         taken = self._known(job)
+        context = None
+        kwargs = None
+        future = None
         with self._tt.lock:
-            extras = taken._extras
             task = taken._task
             args = taken._args
             run = taken._attempts
-            kwargs = None if extras is None else extras.kwargs
-            future = None if extras is None else extras.future
-        return task, args or (), kwargs or {}, future, run
+            if taken._extras is not None:
+                kwargs = taken._extras.kwargs
+                context = taken._extras.context
+                future = taken._extras.future
+        return task, args or (), kwargs or {}, None if context is None else context.copy(), future, run
 
     # ------------------------------------------------------------ the end
 
@@ -1552,26 +2625,25 @@ class Agenda:
                 # In one step, the few that became due since: else a worker that sees an empty line ends too early.
                 self._line._promote(now, NEVER)
                 self._closed = True
+                self._paused = False  # what is due runs
         round = Round()
         count = 0
-        while True:
-            with self._tt.lock:
-                timer_id = self._tt._last_waiting()
-                if timer_id < 0 and cancel_ready:
-                    timer_id = self._line._pop(NO_BOUND)
-                    if timer_id >= 0:
-                        job = self._tt._item(timer_id)
-                        job._entered = False
-                if timer_id >= 0:
-                    job = self._tt._item(timer_id)
-                    if job._state <= RUNNING:
-                        count += job._going == 0
-                        self._end(job, CANCELLED, round)
-                self._conclude(round)
-            round.finish(self._tt)
-            job = None
-            if timer_id < 0:
-                return count
+        for job in self._tt._snapshot():
+            count += self._cancel_undue(job, cancel_ready, round)
+        return count
+
+    def _cancel_undue(self, job: Job, cancel_ready: bool, round: Round) -> int:
+        """Cancel a job at the end, unless it is due (ready, or waiting for its key) or a one-off that runs."""
+        count = 0
+        with self._tt.lock:
+            due = job._entered == PARKED or (job._entered == ENTERED and not self._tt._is_waiting(job._id))
+            one_off = job._extras is None or job._extras.kind == ONE_OFF
+            if job._state <= RUNNING and not (one_off and job._state == RUNNING) and (cancel_ready or not due):
+                count = 1 if job._going == 0 else 0
+                self._end(job, CANCELLED, round)
+            self._conclude(round)
+        round.finish(self)
+        return count
 
     def _wake_all(self) -> None:
         """Wake every idle worker and the watcher: they see that the end has come."""
@@ -1612,4 +2684,4 @@ class Agenda:
     def _count_running(self) -> int:
         """How many runs are going, or still to start."""
         with self._tt.lock:
-            return self._runs + self._line._waiting()
+            return self._runs + self._line._waiting() + self._parked

@@ -10,3 +10,15 @@ class UnknownJobId(KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would show the repr of its message
+
+
+class TooManyJobs(RuntimeError):
+    """As many jobs wait as `max_waiting` allows."""
+
+
+class FailedResult(Exception):
+    """A task returned a value that `is_failure` counts as a failure; it is in `value`."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(f"the result counts as a failure: {value!r}")
+        self.value = value

@@ -22,20 +22,21 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 from . import agenda as _pure
 from ._backend import Agenda, Job
+from ._options import JobOptions, RateOptions, RepeatOptions, Seconds
+from ._reports import Event, JobInfo, Stats, here
 from ._units import SECOND, limit_ns
 from .agenda import complain, deliver
-from .retry import DEFAULT, RetryPolicy
+from .retry import RetryPolicy
 from .status import Status
 
 logger = logging.getLogger("nextdue")
 
 T = TypeVar("T")
-Seconds = float | timedelta
+F = TypeVar("F", bound=Callable[..., Any])
 
 LONGEST_WAIT = _thread.TIMEOUT_MAX  # seconds that the platform can wait at once
 UNTOLD_WAIT = 60.0  # longest sleep on an injected clock that cannot tell when it is moved
@@ -114,15 +115,18 @@ class Scheduler(Executor):
         clock = agenda._clock_of()
         subscribe = getattr(clock, "subscribe", None)
         park = _parked()
-        watcher = _Watcher(agenda, park, told=subscribe is not None, exact=clock is time.monotonic_ns)
+        crew = _Crew(agenda, name, has_workers=executor is None)
+        watcher = _Watcher(crew, park, told=subscribe is not None, exact=clock is time.monotonic_ns)
         runs: list[tuple[str, Callable[[], None]]] = [("watcher", watcher.run)]
         if executor is None:
             runs += [(f"worker-{k}", _Worker(agenda).run) for k in range(workers)]
         else:
             runs.append(("dispatcher", _Dispatcher(agenda, executor, workers).run))
         self._never_started = 0
-        self._threads: list[threading.Thread] = []
+        self._threads = crew.threads
         self._unsubscribe: Callable[[], None] | None = None
+        if type(self).schedule is Scheduler.schedule:
+            self.schedule = agenda.schedule  # type: ignore[method-assign] # the same, and a call less for each job
         gate = _Gate()
         try:
             for suffix, run in runs:
@@ -146,21 +150,10 @@ class Scheduler(Executor):
     # ------------------------------------------------------------ jobs: the agenda's, signature for signature
 
     def schedule(
-        self,
-        task: Callable[..., Any],
-        delay: Seconds = 0,
-        *,
-        at: int | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        id: str | None = None,
-        priority: int = 0,
-        retry: RetryPolicy | None = DEFAULT,
+        self, task: Callable[..., Any], delay: Seconds = 0, *, at: int | None = None, **options: Unpack[JobOptions]
     ) -> Job:
-        """Run a task once. As `Agenda.schedule`; raises RuntimeError after `shutdown`."""
-        return self._agenda.schedule(
-            task, delay, at=at, args=args, kwargs=kwargs, id=id, priority=priority, retry=retry
-        )
+        """Run a task once. As `Agenda.schedule`, which lists the options; raises RuntimeError after `shutdown`."""
+        return self._agenda.schedule(task, delay, at=at, **options)
 
     def schedule_at_fixed_rate(
         self,
@@ -169,16 +162,10 @@ class Scheduler(Executor):
         period: Seconds,
         *,
         at: int | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        id: str | None = None,
-        priority: int = 0,
-        retry: RetryPolicy | None = DEFAULT,
+        **options: Unpack[RateOptions],
     ) -> Job:
         """Run a task at the slots `first + k * period`. As `Agenda.schedule_at_fixed_rate`."""
-        return self._agenda.schedule_at_fixed_rate(
-            task, initial_delay, period, at=at, args=args, kwargs=kwargs, id=id, priority=priority, retry=retry
-        )
+        return self._agenda.schedule_at_fixed_rate(task, initial_delay, period, at=at, **options)
 
     def schedule_with_fixed_delay(
         self,
@@ -187,16 +174,30 @@ class Scheduler(Executor):
         delay: Seconds,
         *,
         at: int | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        id: str | None = None,
-        priority: int = 0,
-        retry: RetryPolicy | None = DEFAULT,
+        **options: Unpack[RepeatOptions],
     ) -> Job:
         """Run a task again and again, `delay` after each end. As `Agenda.schedule_with_fixed_delay`."""
-        return self._agenda.schedule_with_fixed_delay(
-            task, initial_delay, delay, at=at, args=args, kwargs=kwargs, id=id, priority=priority, retry=retry
-        )
+        return self._agenda.schedule_with_fixed_delay(task, initial_delay, delay, at=at, **options)
+
+    def every(
+        self, period: Seconds, *, initial_delay: Seconds | None = None, **options: Unpack[RateOptions]
+    ) -> Callable[[F], F]:
+        """Decorate a function that is to run at a fixed rate, first after one period; it stays a plain function.
+
+        >>> with Scheduler(workers=1) as scheduler:
+        ...     @scheduler.every(3600, id="hourly")
+        ...     def report():
+        ...         return "said"
+        ...     report(), str(scheduler.status("hourly"))
+        ('said', 'scheduled')
+        """
+
+        def decorate(task: F) -> F:
+            first = period if initial_delay is None else initial_delay
+            self.schedule_at_fixed_rate(task, first, period, **options)
+            return task
+
+        return decorate
 
     def cancel(self, job: Job | str | int) -> bool:
         """Cancel a job for good. As `Agenda.cancel`."""
@@ -213,6 +214,50 @@ class Scheduler(Executor):
     def last_error(self, job: Job | str | int) -> BaseException | None:
         """What the last failed run of a job raised, or None. As `Agenda.last_error`."""
         return self._agenda.last_error(job)
+
+    def pause(self, job: Job | str | int | None = None) -> bool:
+        """Start no run of a job, or of any, until `resume`. As `Agenda.pause`."""
+        return self._agenda.pause(job)
+
+    def resume(self, job: Job | str | int | None = None) -> bool:
+        """End a pause. As `Agenda.resume`."""
+        return self._agenda.resume(job)
+
+    def run_now(self, job: Job | str | int) -> bool:
+        """Run a job now, besides its schedule. As `Agenda.run_now`."""
+        return self._agenda.run_now(job)
+
+    def jobs(self) -> list[JobInfo]:
+        """All jobs that have not ended. As `Agenda.jobs`."""
+        return self._agenda.jobs()
+
+    def stats(self) -> Stats:
+        """Counts, and how late runs started. As `Agenda.stats`."""
+        return self._agenda.stats()
+
+    def on(self, event: str, listener: Callable[[Event], object]) -> Callable[[], None]:
+        """Call a listener at each event. As `Agenda.on`."""
+        return self._agenda.on(event, listener)
+
+    def wait_idle(self, timeout: Seconds | None = None) -> bool:
+        """Wait until nothing runs and nothing is due; whether that was so within the timeout.
+
+        A run that calls this is not waited for. What is due later does not count.
+        """
+        limit = limit_ns(timeout, "timeout")
+        deadline = None if limit is None else time.monotonic_ns() + limit
+        if self._agenda._is_orphaned():
+            raise RuntimeError(_pure.ORPHANED)
+        self._agenda._make_ready()
+        excused = int(_is_in_a_run_of(self._agenda))
+        waiter = _parked()
+        idle = True
+        while idle and self._agenda._join(waiter, excused):
+            idle = _acquire(waiter, deadline)
+            if excused:
+                break  # the others are over, or wait for runs themselves
+        self._agenda._leave(waiter, excused)
+        return idle
 
     def next_run_at(self) -> int | None:
         """The earliest run_at of the jobs that are not yet ready, or None. As `Agenda.next_run_at`."""
@@ -348,11 +393,43 @@ def _sharpen() -> None:
         ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK
 
 
+class _Crew:
+    """The threads of a scheduler, without the scheduler: the watcher may add substitutes to them."""
+
+    def __init__(self, agenda: Agenda, name: str, *, has_workers: bool) -> None:
+        self.agenda = agenda
+        self.name = name
+        self.has_workers = has_workers  # of its own; a foreign pool gets no substitutes
+        self.threads: list[threading.Thread] = []
+
+    def substitute(self) -> None:
+        """A run has passed its time limit: book that, and work in place of its worker, on a thread of its own."""
+        self.threads[:] = [thread for thread in self.threads if thread.is_alive()]
+        thread = threading.Thread(target=self.stand_in, name=f"{self.name}-substitute", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            complain("no thread could be started as a substitute for a worker")
+            self.agenda._expire_one()
+            return
+        self.threads.append(thread)
+
+    def stand_in(self) -> None:
+        needed = False
+        try:
+            needed = self.agenda._expire_one()
+        except BaseException:
+            complain("a run past its time limit could not be booked")
+        if needed and self.has_workers:
+            _Worker(self.agenda).run()
+
+
 class _Watcher:
     """The thread that sleeps until the next run_at."""
 
-    def __init__(self, agenda: Agenda, park: Any, *, told: bool, exact: bool) -> None:
-        self.agenda = agenda
+    def __init__(self, crew: _Crew, park: Any, *, told: bool, exact: bool) -> None:
+        self.crew = crew
+        self.agenda = crew.agenda
         self.park = park
         self.told = told  # the clock tells when it is moved: no timed wait
         self.longest = LONGEST_WAIT if exact else UNTOLD_WAIT
@@ -365,9 +442,11 @@ class _Watcher:
         pause = 0.001
         while True:
             try:
-                while (sleep := self.agenda._watch()) > -2:
+                while (sleep := self.agenda._watch()) != -2:
                     pause = 0.001  # the clock is well
-                    if sleep < 0 or (self.told and sleep > 0):
+                    if sleep == -3:
+                        self.crew.substitute()
+                    elif sleep < 0 or (self.told and sleep > 0):
                         self.park.acquire()
                     elif sleep > 0:
                         self.park.acquire(True, min(sleep / SECOND, self.longest))
@@ -388,7 +467,7 @@ class _Worker:
 
     def run(self) -> None:
         _here.agenda = self.agenda
-        _here.round = self.round
+        _here.round = here.round = self.round
         lost: BaseException | None = None
         while True:
             try:
@@ -404,13 +483,19 @@ class _Worker:
                 complain("a worker was disturbed; it goes on")
 
 
-def _call_here(key: int, task: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Run a task in a foreign pool, and note on its thread whose it is."""
-    before, _here.call_of = _here.call_of, key
+_flights: dict[int, Any] = {}  # rounds of the runs in foreign pools of this process, by a number
+
+
+def _call_here(
+    key: int, flight: int, task: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], context: Any
+) -> Any:
+    """Run a task in a foreign pool, and note on its thread, if that is one of this process, whose it is."""
+    before = _here.call_of, here.round
+    _here.call_of, here.round = key, _flights.get(flight)
     try:
-        return task(*args, **kwargs)
+        return context.run(task, *args, **kwargs) if context is not None else task(*args, **kwargs)
     finally:
-        _here.call_of = before
+        _here.call_of, here.round = before
 
 
 class _Dispatcher:
@@ -452,7 +537,7 @@ class _Dispatcher:
         return True
 
     def start(self, job: Job) -> None:
-        task, args, kwargs, future, run = self.agenda._call_of(job)
+        task, args, kwargs, context, future, run = self.agenda._call_of(job)
         with self.lock:
             self.in_flight += 1
         try:
@@ -460,17 +545,29 @@ class _Dispatcher:
                 self.agenda._withdraw(job)
                 self.leave()
                 return
-            inner = self.submit(task, args, kwargs)
+            self.agenda._tell_start(job)
+            inner = self.submit(self.agenda._round_of(job), task, args, kwargs, context)
         except BaseException as error:
             self.ended(job, run, future, error, None)
             return
         inner.add_done_callback(lambda inner: self.done(job, run, future, inner))
 
-    def submit(self, task: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Future[Any]:
+    def submit(
+        self, round: Any, task: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], context: Any
+    ) -> Future[Any]:
         if self.executor is None:
             self.executor = self.make()
+        flight = id(round)
+        _flights[flight] = round
+        call = (_call_here, id(self.agenda), flight, task, args, kwargs, context)
+        inner = self.hand_over(call)
+        inner.add_done_callback(lambda _: _flights.pop(flight, None))
+        return inner
+
+    def hand_over(self, call: tuple[Any, ...]) -> Future[Any]:
+        assert self.executor is not None
         try:
-            return self.executor.submit(_call_here, id(self.agenda), task, args, kwargs)
+            return self.executor.submit(*call)
         except BrokenExecutor:
             if self.factory is None:
                 raise
@@ -478,7 +575,7 @@ class _Dispatcher:
             self.executor.shutdown(wait=False)
             self.executor = None  # a factory that fails is asked again for the next job
             self.executor = self.make()
-            return self.executor.submit(_call_here, id(self.agenda), task, args, kwargs)
+            return self.executor.submit(*call)
 
     def make(self) -> Executor:
         assert self.factory is not None
