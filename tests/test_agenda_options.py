@@ -437,7 +437,7 @@ def test_result_that_counts_as_a_failure(agenda):
 def test_listeners_hear_what_happens_and_harm_nothing(agenda, clock):
     heard = []
     for name in ("started", "succeeded", "failed", "retrying", "skipped", "cancelled", "timed_out"):
-        agenda.on(name, lambda event: heard.append((event.name, event.job.id, event.count)))
+        agenda.on(name, lambda event: heard.append((event.name, event.job.id, event.attempt)))
     agenda.on("started", lambda event: 1 / 0)
     agenda.schedule(lambda: None, id="a")
     agenda.schedule(lambda: 1 / 0, id="b", retry=FixedBackoff(2, 1))
@@ -451,10 +451,19 @@ def test_listeners_hear_what_happens_and_harm_nothing(agenda, clock):
         ("succeeded", "a", 1),
         ("started", "b", 1),
         ("retrying", "b", 1),
-        ("cancelled", "c", 1),
-        ("started", "b", 1),
-        ("failed", "b", 1),
+        ("cancelled", "c", 0),
+        ("started", "b", 2),
+        ("failed", "b", 2),
     ]
+
+
+def test_skipped_slots_are_told_with_the_run_before_which_they_were(agenda, clock):
+    heard = []
+    agenda.on("skipped", lambda event: heard.append(event.skipped))
+    agenda.schedule_at_fixed_rate(lambda: None, 0, 10)
+    clock.advance(35)
+    agenda.run_due()
+    assert heard == [3]
 
 
 def test_listener_can_be_taken_off(agenda):

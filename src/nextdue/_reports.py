@@ -29,7 +29,7 @@ class Event(NamedTuple):
     job: Any
     attempt: int
     error: BaseException | None  # of "failed", "retrying" and "timed_out"
-    count: int  # of "skipped": how many slots; else 1
+    skipped: int  # of "skipped": how many slots; else 0
 
 
 class Lags:

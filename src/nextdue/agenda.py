@@ -603,7 +603,7 @@ class Job:
                 return True
             if extras is None:
                 return False
-            return attempt <= extras.timed_out or (extras.timeout > 0 and extras.deadline <= now)
+            return bool(attempt <= extras.timed_out or (extras.timeout > 0 and extras.deadline <= now))
 
     def _wait_stopped(self, attempt: int, timeout: Any) -> bool:
         limit = limit_ns(timeout, "timeout")
@@ -731,7 +731,7 @@ class Round:
             revoke(self.future)
             self.future = None
         if self.event & agenda._listening:
-            agenda._tell(self.event, self.told, self.told_error, 1)
+            agenda._tell(self.event, self.told, self.told_error, 0)
         self.event = 0
         self.told = None
         self.told_error = None
@@ -1639,7 +1639,7 @@ class Agenda:
         if count > 0 and self._listening & SKIPPED:
             self._tell(SKIPPED, job, None, count)
         if self._listening & STARTED:
-            self._tell(STARTED, job, None, 1)
+            self._tell(STARTED, job, None, 0)
         return 0
 
     def status(self, job: Job | str | int) -> Status:
