@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 
 import numpy as np
@@ -198,13 +199,61 @@ class FromABulk(SideBySide):
         self.take_due(now, limit, with_ids)
 
 
+class FarAndNear(FromABulk):
+    """Thousands come and go in clusters, so that what is far is split, loaded, merged, drained, compacted, given up."""
+
+    @rule(
+        count=st.integers(1, 1600),
+        start=TIMES,
+        step=st.sampled_from([0, 0, 1, -1, 7, -64, 2**12 + 1, -(2**40), 2**54]),
+        at_once=st.booleans(),
+        priority=PRIORITIES,
+    )
+    def add_a_cluster(self, count, start, step, at_once, priority):
+        times = [start + step * k for k in range(count)]
+        if at_once:
+            names = self.added([t.add_many(times).tolist() for t in self.tables])
+            priority = 0
+        else:
+            names = self.added([[t.add(run_at, priority=priority) for run_at in times] for t in self.tables])
+        for name, run_at in zip(names, times, strict=True):
+            self.model.put(name, run_at, priority)
+
+    @rule(count=st.integers(1, 1600), add_behind=st.sampled_from([None, 0, 1, 1000, 2**50]))
+    def pop_many(self, count, add_behind):
+        """One by one; with `add_behind`, another is added so far behind each: the table keeps its size."""
+        order = self.model.in_order()
+        heap = [(*self.model.waiting[name], name) for name in order]
+        for _ in range(min(count, len(heap))):
+            run_at, _, _, name = heapq.heappop(heap)
+            popped = self.each(lambda t, ids, names: (lambda at, timer_id, _: (at, names[timer_id]))(*t.pop()))
+            assert popped == (run_at, name)
+            del self.model.waiting[name]
+            if add_behind is not None:
+                (new,) = self.added([[t.add(run_at + add_behind)] for t in self.tables])
+                self.model.put(new, run_at + add_behind)
+                heapq.heappush(heap, (*self.model.waiting[new], new))
+
+    @precondition(lambda self: self.model.waiting)
+    @rule(part=st.integers(0, 3), start=TIMES, step=st.sampled_from([0, 1, -1, 2**30, -(2**50)]))
+    def move_a_quarter(self, part, start, step):
+        for k, name in enumerate(list(self.model.waiting)[part::4]):
+            for table, ids in zip(self.tables, self.ids, strict=True):
+                assert table.reschedule(ids[name], start + step * k)
+            self.model.put(name, start + step * k, -self.model.waiting[name][1])
+
+
 TestSideBySide = SideBySide.TestCase
 TestSideBySide.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
-TestFromABulk = FromABulk.TestCase
-TestFromABulk.settings = settings(
+LARGE = settings(
     max_examples=12,
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+TestFromABulk = FromABulk.TestCase
+TestFromABulk.settings = LARGE
+
+TestFarAndNear = FarAndNear.TestCase
+TestFarAndNear.settings = LARGE

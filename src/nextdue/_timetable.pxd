@@ -10,6 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 cimport cython
 
 from ._heap cimport Entry
+from ._queue cimport Queue
 
 cdef enum:
     CHUNK_BITS = 10
@@ -39,16 +40,23 @@ cdef struct Page:
     uint32_t gen_floor          # where generations begin when the chunk is made again
 
 
+cdef struct Taken:              # what a bulk pop has taken so far
+    Entry* entries              # in order, ids marked by `_part`
+    int64_t n
+    int64_t room
+    Entry* spare                # for sorting; NULL when there is no memory
+    int64_t spare_room
+
+
 cdef uint32_t LAST_GEN          # a slot whose generation has passed it is retired; tests lower it (`__pyx_capi__`)
 
 
 cdef class Timetable:
     cdef cython.pymutex lock    # guards every field below
+    cdef Queue _q               # all entries, dead ones included; its heap pointer is re-read after every lock
     cdef PyObject* _array       # owned: the numpy array in whose buffer the heap lies
-    cdef Entry* _heap           # its data, re-read after every lock
-    cdef int64_t _capacity      # entries
-    cdef int64_t _n             # entries in the heap, dead ones included
-    cdef int64_t _live          # waiting timers, so dead entries are _n - _live
+    cdef Entry* _raw            # where it lies instead, when it had to grow under the lock; else NULL
+    cdef int64_t _live          # waiting timers; all other entries are dead
     cdef int64_t _held          # slots without an entry here that may be re-armed
     cdef uint64_t _counter      # last one given out
     cdef Page* _pages
@@ -80,24 +88,37 @@ cdef class Timetable:
     cdef bint _has_pages(self, int64_t extra) noexcept nogil
     cdef bint _grow_pages(self, int64_t extra) noexcept nogil
 
-    # The heap.
+    # The queue.
     cdef bint _has_room(self, int64_t extra) noexcept nogil
+    cdef bint _make_way(self, int64_t extra) noexcept nogil
+    cdef int64_t _dead(self) noexcept nogil
     cdef bint _crowded(self) noexcept nogil
     cdef bint _roomy(self) noexcept nogil
     cdef bint _oversized(self) noexcept nogil
+    cdef bint _is_few(self) noexcept nogil
+    cdef bint _is_long_way(self) noexcept nogil
     cdef uint64_t _new_seq(self, int priority) noexcept nogil
     cdef void _push(self, int64_t run_at, uint64_t seq, int64_t timer_id) noexcept nogil
-    cdef void _drop_root(self) noexcept nogil
     cdef void _prune(self) noexcept nogil
     cdef bint _is_live(self, const Entry* entry) noexcept nogil
     cdef void _entry_gone(self, const Entry* entry) noexcept nogil
     cdef void _rebuild(self) noexcept nogil
+    cdef void _compact(self, int level, int digit) noexcept nogil
     cdef Chunk* _sweep(self) noexcept nogil
+    cdef bint _reserve_held(self) noexcept nogil
+    cdef str _check_entry(self, const Entry* entry, int64_t* live, int64_t* doomed)
+
+    # What is due, in bulk.
+    cdef bint _are_many_due(self, int64_t now, int64_t limit) noexcept nogil
     cdef int64_t _following(self, int64_t k) noexcept nogil
     cdef int64_t _count_due(self, int64_t now, int64_t limit) noexcept nogil
-    cdef int64_t _pop_block(self, int64_t now, int64_t limit, Entry* out) noexcept nogil
-    cdef int64_t _sweep_block(self, int64_t now, int64_t limit, int64_t due, Entry* out) noexcept nogil
+    cdef bint _drain(self, int64_t now, int64_t limit, Taken* out) noexcept nogil
+    cdef bint _drain_heap(self, int64_t now, int64_t limit, Taken* out) noexcept nogil
+    cdef bint _is_mixed(self) noexcept nogil
+    cdef void _drain_bucket(self, int level, int digit, Taken* out) noexcept nogil
+    cdef void _take_entry(self, const Entry* entry, Taken* out) noexcept nogil
     cdef int64_t _part(self, int64_t timer_id) noexcept nogil
+    cdef void _part_all(self, Entry* entries, int64_t n) noexcept nogil
 
     # Timers that are taken, held and armed again under one id: what an owner of jobs needs.
     cdef int64_t _occupy(self, int priority, object item) noexcept
@@ -114,8 +135,9 @@ cdef class Timetable:
 
     # These lock, or allocate: not under the lock.
     cdef int64_t _add_block(self, int64_t* source, int64_t* target, int64_t k, PyObject** refs) noexcept nogil
+    cdef bint _put_block(self, const int64_t* at, const int64_t* ids, int64_t k) noexcept nogil
     cdef int64_t _cancel_block(self, int64_t* ids, int64_t k, int64_t* with_items) noexcept nogil
-    cdef int64_t _clear_block(self, PyObject** owner, Entry** buffer, int64_t capacity) noexcept nogil
+    cdef bint _clear_block(self, PyObject** owner, Entry** raw, Queue* queue) noexcept nogil
     cdef int _release_block(self, int64_t* ids, int64_t k, int64_t stride, list out) except -1
     cdef Entry* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL
     cdef int _make_room(self, int64_t extra) except -1

@@ -1,18 +1,19 @@
 # cython: language_level=3, freethreading_compatible=True, cdivision=True, wraparound=False
-"""A heap of timers: which id is due next.
+"""A queue of timers: which id is due next.
 
 The timetable orders integers. It reads no clock, starts no thread and calls no user code.
 
-The heap is an implicit 4-ary heap of triples (run_at, seq, id), 24 bytes each, in the buffer of a numpy array. No
-Python object is in it: what belongs to a timer lies by *slot*, in chunks of 1,024 slots, 12 bytes a slot and 8 more
-once a chunk holds an item. An id is `generation << 32 | slot`, so a stale one is refused by one comparison, without
-a dict (62 bytes a timer and a cache miss less).
+What waits are triples (run_at, seq, id), 24 bytes each: the near ones in an implicit 4-ary heap, in the buffer of a
+numpy array; beyond a thousand the far ones in radix buckets, see `_queue.pxd`. No Python object is in either: what
+belongs to a timer lies by *slot*, in chunks of 1,024 slots, 12 bytes a slot and 8 more once a chunk holds an item. An
+id is `generation << 32 | slot`, so a stale one is refused by one comparison, without a dict (62 bytes a timer and a
+cache miss less).
 
-Invariants, asserted by `check()`:
+Invariants, asserted by `check()`; those of the queue are Q1-Q3 in `_queue.pxd`:
 
-    I1  For every entry but the root: parent <= entry by (run_at, seq). All seq differ.
+    I1  For every entry of the heap but its root: parent <= entry by (run_at, seq). All seq differ.
     I2  A slot is in one of four states, by its bits (held, cancelled):
-        WAITING (0, 0) it has exactly one live entry in the heap, with seq == slot.seq;
+        WAITING (0, 0) it has exactly one live entry in the queue, with seq == slot.seq;
         HELD    (1, 0) it has none here; its owner keeps the id. With a ticket (slot.seq is a seq that was given out)
                        the owner may arm it again, without one it only waits to be released;
         DOOMED  (0, 1) cancelled: its entry is still here, and when that leaves the slot is free;
@@ -20,22 +21,24 @@ Invariants, asserted by `check()`:
     I3  An entry is live if and only if its slot is WAITING, of the same generation, and slot.seq == entry.seq. Whatever
         happens to the slot later, an entry that is dead stays dead: no seq is given out twice.
     I4  _live counts the WAITING slots, _held the HELD ones with a ticket; at rest at most half of the entries are dead.
-    I5  _n + _held <= _capacity: a held timer can always be armed again without an allocation.
+    I5  The heap has room for _held more, and one beside them while the queue may need it (Q3): a held timer can always
+        be armed again, wherever it goes, without an allocation.
     I6  A generation is never used twice for a slot: not after wrapping (the slot is retired), and not after its chunk
         was given back (the page remembers where to go on).
     I7  What the collector walks through (pages, chunks, their items) is moved and freed only by a thread that has the
         GIL (on a free-threaded build: that is attached), and filled before it is published. Not for `check()` to see.
 
-Cost, n entries: add O(log4 n) at worst and O(1) on average; pop O(log n); cancel one bit, and O(1) amortised for the
-rebuild that runs when more than half of the entries are dead; reschedule as add; adding k >= n / 8 at once heapifies,
-O(n + k); taking k of n due ones at once is O(n + k) by partition and radix sort where that beats k pops.
+Cost, n entries: add O(1), and O(log) of the thousand in the heap for what is near; pop O(log64 n) moves of an entry
+from bucket to bucket, amortised, and the steps of a small heap; cancel one bit, and O(1) amortised for the rebuild that
+runs when more than half of the entries are dead; reschedule as add; adding k at once is k appends; taking k due ones at
+once copies whole buckets out and sorts each, O(k).
 
 The GIL is given up around work that is long enough to pay for it (`LONG`), never around a step: giving it up and
 taking it back costs more than the step, and up to 5 ms beside a busy thread. The lock is then taken and given back
 inside the stretch without the GIL, so nobody waits for the GIL while holding the lock.
 
-The shape is that of Go's timer heap (4-ary, lazily deleted) and of OpenJDK's ScheduledThreadPoolExecutor (seq for
-FIFO among equals); slot + generation is a slotmap.
+The shape is that of a radix heap (Ahuja, Mehlhorn, Orlin, Tarjan 1990) below a timer heap as Go has it (4-ary, lazily
+deleted), with OpenJDK's seq for FIFO among equals (ScheduledThreadPoolExecutor); slot + generation is a slotmap.
 """
 
 import operator
@@ -52,6 +55,33 @@ from libc.stdint cimport INT64_MIN
 from libc.string cimport memcpy, memset
 
 from ._heap cimport ARITY, NEVER, Entry, before, heapify, sift_down, sift_up
+from ._queue cimport (
+    BLOCK,
+    FAN,
+    LEVELS,
+    NEAR,
+    Block,
+    Bucket,
+    Far,
+    Queue,
+    detach,
+    end_of,
+    give_block,
+    highest_bit,
+    is_behind,
+    lowest_bit,
+    lowest_bucket,
+    place_of,
+    put_far,
+    queue_init,
+    queue_pop,
+    queue_push,
+    queue_release,
+    queue_retire,
+    queue_settle,
+    queue_spread,
+    start_of,
+)
 
 cnp.import_array()
 
@@ -65,7 +95,9 @@ cdef extern from *:
 
 cdef enum:
     ENTRY_STRIDE = sizeof(Entry) // sizeof(int64_t)
-    FEWEST = 64                 # entries that a heap has room for at least
+    FEWEST = 64                 # entries that the heap has room for at least
+    ROOM = 1024                 # and that it needs room for beside buckets: NEAR, and some
+    FEW_FAR = 2 * NEAR // 3     # timers below which buckets are given up
     LONG = 4096                 # steps from which on the GIL is given up: some 100 us of work
     FEW = 64                    # due timers up to which they are popped one by one, and taken without a second look
     BATCH = 256                 # references that are moved out in one round of the lock
@@ -169,60 +201,100 @@ cdef inline object adopt(PyObject* item):
 # ---------------------------------------------------------------- sorting
 
 
-cdef inline uint64_t sort_key(const Entry* entry, int byte) noexcept nogil:
-    """Byte `byte` of the 128-bit key (run_at, seq), least significant first; the sign bit turned for unsigned order."""
-    if byte < 8:
-        return (entry.seq >> (8 * byte)) & 0xFF
-    return ((<uint64_t>entry.run_at ^ (1ULL << 63)) >> (8 * (byte - 8))) & 0xFF
+cdef enum:
+    SORT_BITS = 10          # at most so many bits in one pass: its counters fit into a page
 
 
-cdef bint sort_entries(Entry* entries, int64_t n) noexcept nogil:
-    """Sort by (run_at, seq): an LSD radix sort that passes over the bytes in which all keys agree. False: no memory.
+cdef void sort_entries(Entry* entries, int64_t n, Entry* spare) noexcept nogil:
+    """Sort by (run_at, seq), with room for n more entries in `spare`; NULL: in place, and slower.
 
-    Six or seven of the sixteen passes remain for a million timers of one second: 35 ns an entry, where popping them
-    takes 250 and more.
+    An MSD radix sort: one pass over the highest bits in which the keys differ leaves parts of a few entries, which are
+    sorted by insertion. The depth is at most 128 / 5, since each pass takes 5 bits or all that are left.
     """
-    cdef int64_t i, sum_, count
-    cdef int byte
-    cdef uint64_t digit
-    cdef int64_t[16][256] counts
-    cdef Entry* source = entries
-    cdef Entry* target
-    cdef Entry* spare
+    cdef int64_t i, j, sum_, count, size
+    cdef int bits, shift
+    cdef uint64_t differing
+    cdef int64_t[1 << SORT_BITS] counts
     cdef Entry item
-    if n < 64:
-        for i in range(1, n):               # insertion sort
-            item = entries[i]
-            count = i
-            while count > 0 and before(&item, &entries[count - 1]):
-                entries[count] = entries[count - 1]
-                count -= 1
-            entries[count] = item
-        return True
-    spare = <Entry*>PyMem_RawMalloc(n * sizeof(Entry))
+    cdef bint ascending, by_seq
+    if n < 24:
+        for i in range(1, n):
+            if before(&entries[i], &entries[i - 1]):
+                item = entries[i]
+                j = i
+                while j > 0 and before(&item, &entries[j - 1]):
+                    entries[j] = entries[j - 1]
+                    j -= 1
+                entries[j] = item
+        return
+    differing = 0
+    ascending = True
+    for i in range(1, n):
+        differing |= <uint64_t>entries[i].run_at ^ <uint64_t>entries[0].run_at
+        ascending &= before(&entries[i - 1], &entries[i])
+    if ascending:
+        return
     if spare == NULL:
-        return False
-    memset(counts, 0, sizeof(counts))
+        heapify(entries, n)                     # a heap sort leaves the greatest first
+        for i in range(n - 1, 0, -1):
+            item = entries[i]
+            entries[i] = entries[0]
+            sift_down(entries, i, 0, item)
+        for i in range(n >> 1):
+            entries[i], entries[n - 1 - i] = entries[n - 1 - i], entries[i]
+        return
+    by_seq = differing == 0
+    if by_seq:
+        for i in range(1, n):
+            differing |= entries[i].seq ^ entries[0].seq
+    bits = min(highest_bit(<uint64_t>n), SORT_BITS)
+    shift = max(highest_bit(differing) + 1 - bits, 0)
+    size = 1 << bits
+    memset(counts, 0, size * sizeof(int64_t))
     for i in range(n):
-        for byte in range(16):
-            counts[byte][sort_key(&entries[i], byte)] += 1
-    target = spare
-    for byte in range(16):
-        if counts[byte][sort_key(&source[0], byte)] == n:
-            continue
-        sum_ = 0
-        for digit in range(256):
-            count = counts[byte][digit]
-            counts[byte][digit] = sum_
-            sum_ += count
-        for i in range(n):
-            digit = sort_key(&source[i], byte)
-            target[counts[byte][digit]] = source[i]
-            counts[byte][digit] += 1
-        source, target = target, source
-    if source != entries:
-        memcpy(entries, source, n * sizeof(Entry))
-    PyMem_RawFree(spare)
+        counts[sort_digit(&entries[i], by_seq, shift) & (size - 1)] += 1
+    sum_ = 0
+    for i in range(size):
+        count = counts[i]
+        counts[i] = sum_
+        sum_ += count
+    for i in range(n):
+        j = sort_digit(&entries[i], by_seq, shift) & (size - 1)
+        spare[counts[j]] = entries[i]
+        counts[j] += 1
+    memcpy(entries, spare, n * sizeof(Entry))
+    i = 0
+    for j in range(size):                       # counts[j] is where part j ends
+        if counts[j] - i > 1:
+            sort_entries(entries + i, counts[j] - i, spare)
+        i = counts[j]
+
+
+cdef inline int64_t sort_digit(const Entry* entry, bint by_seq, int shift) noexcept nogil:
+    """The bits from `shift` up, in unsigned order."""
+    if by_seq:
+        return entry.seq >> shift
+    return (<uint64_t>entry.run_at ^ (1ULL << 63)) >> shift
+
+
+# ---------------------------------------------------------------- what a bulk pop takes
+
+
+cdef bint reserve(Taken* taken, int64_t extra) noexcept nogil:
+    """Room for `extra` more, and as many in `spare`. False: no memory."""
+    cdef int64_t room = taken.n + extra
+    cdef Entry* larger
+    if room > taken.room:
+        room = max(room, 2 * taken.room)
+        larger = <Entry*>PyMem_RawRealloc(taken.entries, room * sizeof(Entry))
+        if larger == NULL:
+            return False
+        taken.entries = larger
+        taken.room = room
+    if extra > taken.spare_room:
+        PyMem_RawFree(taken.spare)
+        taken.spare = <Entry*>PyMem_RawMalloc(2 * extra * sizeof(Entry))
+        taken.spare_room = 2 * extra if taken.spare != NULL else 0
     return True
 
 
@@ -269,6 +341,7 @@ cdef class Timetable:
 
     def __cinit__(self, *args, **kwargs):
         self._counter = FIRST_COUNTER
+        queue_init(&self._q)
 
     def __init__(self, *, capacity=0):
         cdef int64_t wanted = instant(capacity, "capacity")
@@ -288,6 +361,8 @@ cdef class Timetable:
             chunk.next = NULL
             free_chunks(chunk)
         PyMem_RawFree(self._pages)
+        queue_release(&self._q)
+        PyMem_RawFree(self._raw)
         Py_XDECREF(self._array)
 
     # ------------------------------------------------------------ one by one
@@ -362,10 +437,16 @@ cdef class Timetable:
     def next_run_at(self):
         """Return the earliest run_at, or None when nothing waits. Complexity: O(1), amortised."""
         cdef int64_t at
-        with self.lock:
-            if self._live == 0:
-                return None
-            at = self._next()
+        while True:
+            with self.lock:
+                if self._live == 0:
+                    return None
+                if not self._is_long_way():
+                    at = self._next()
+                    break
+            with nogil:
+                with self.lock:
+                    self._prune()
         return at
 
     def pop(self):
@@ -376,16 +457,22 @@ cdef class Timetable:
         cdef Entry entry
         cdef PyObject* item = NULL
         cdef bint found, crowded = False
-        with self.lock:
-            self._prune()
-            found = self._n > 0
-            if found:
-                entry = self._heap[0]
-                self._drop_root()
-                self._live -= 1
-                item = self._take_item(entry.id)
-                self._free_slot(self._find(entry.id), entry.id & (CHUNK - 1))
-                crowded = self._crowded()
+        while True:
+            with self.lock:
+                if not self._is_long_way():
+                    self._prune()
+                    found = self._q.n > 0
+                    if found:
+                        entry = self._q.heap[0]
+                        queue_pop(&self._q)
+                        self._live -= 1
+                        item = self._take_item(entry.id)
+                        self._free_slot(self._find(entry.id), entry.id & (CHUNK - 1))
+                        crowded = self._crowded()
+                    break
+            with nogil:
+                with self.lock:
+                    self._prune()
         if not found:
             raise IndexError("pop from an empty timetable")
         if crowded:
@@ -403,7 +490,7 @@ cdef class Timetable:
 
         Returns: int64[n].
         Raises: TypeError, ValueError for another dtype, shape or length; then nothing was added.
-        Complexity: O(n + k) for k >= n / 8 (heapify), else k times `add`. Long work runs without the GIL.
+        Complexity: k times `add`, and less for a large k. Long work runs without the GIL.
         """
         cdef cnp.ndarray at = int64_array(run_at, "run_at")
         cdef int64_t k = at.shape[0]
@@ -449,9 +536,8 @@ cdef class Timetable:
     cdef int64_t _add_block(self, int64_t* source, int64_t* target, int64_t k, PyObject** refs) noexcept nogil:
         """Lock, add all k or none. 0, or NO_ROOM, NO_MEMORY, TOO_MANY."""
         cdef int64_t i, done, timer_id
-        cdef uint64_t seq
         with self.lock:
-            if not self._has_room(k) or not self._has_pages(k):
+            if not self._has_room(max(1, min(k, NEAR - self._q.n))) or not self._has_pages(k):
                 return NO_ROOM
             for done in range(k):
                 timer_id = self._take_slot(refs != NULL and refs[done] != NULL)
@@ -460,20 +546,50 @@ cdef class Timetable:
                         self._free_slot(self._find(target[i]), target[i] & (CHUNK - 1))
                     return timer_id
                 target[done] = timer_id
-            for i in range(k):
-                seq = self._new_seq(0)
-                self._arm_slot(target[i], seq)
-                if refs != NULL and refs[i] != NULL:
+            if not self._put_block(source, target, k):
+                for i in range(k):
+                    self._free_slot(self._find(target[i]), target[i] & (CHUNK - 1))
+                self._rebuild()
+                return NO_MEMORY
+            for i in range(k if refs != NULL else 0):
+                if refs[i] != NULL:
                     self._find(target[i]).items[target[i] & (CHUNK - 1)] = refs[i]
-                self._heap[self._n + i] = Entry(source[i], seq, target[i])
             self._live += k
-            self._n += k
-            if k >= self._n >> 3:
-                heapify(self._heap, self._n)
-            else:
-                for i in range(self._n - k, self._n):
-                    sift_up(self._heap, i, self._heap[i])
         return 0
+
+    cdef bint _put_block(self, const int64_t* at, const int64_t* ids, int64_t k) noexcept nogil:
+        """Arm k slots and put their entries in. False: no memory; the entries that are in already are live."""
+        cdef Queue* q = &self._q
+        cdef Entry entry
+        cdef int64_t i
+        if q.far == NULL and q.n + k < NEAR and q.n + self._held + k <= q.capacity:
+            for i in range(k):
+                entry = Entry(at[i], self._new_seq(0), ids[i])
+                self._arm_slot(ids[i], entry.seq)
+                q.heap[q.n + i] = entry
+            q.n += k
+            if k >= q.n >> 3:
+                heapify(q.heap, q.n)
+            else:
+                for i in range(q.n - k, q.n):
+                    sift_up(q.heap, i, q.heap[i])
+            return True
+        entry = Entry(at[0], <uint64_t>MAX_PRIORITY << 52 | self._counter, 0)      # less than all of them
+        for i in range(1, k):
+            entry.run_at = min(entry.run_at, at[i])
+        if (q.n + k >= NEAR or q.n + self._held + k >= q.capacity) and not is_behind(q, &entry):
+            queue_spread(q, &entry)             # all go to buckets, without a heap's steps
+        for i in range(k):
+            entry = Entry(at[i], self._new_seq(0), ids[i])
+            self._arm_slot(ids[i], entry.seq)
+            if is_behind(q, &entry) and put_far(q, &entry):
+                continue
+            if q.n >= NEAR:
+                queue_spread(q, NULL)
+            if q.n + self._held + 1 >= q.capacity:
+                return False
+            queue_push(q, &entry)
+        return True
 
     def cancel_many(self, timer_ids):
         """Cancel each of the timers; return how many were waiting.
@@ -557,8 +673,8 @@ cdef class Timetable:
             now: int; saturates. A timer at 2**63 - 1 is not due even then.
             limit: int, 0 or more; None or infinity for no limit.
 
-        Complexity: O(k log n), or O(n) where more than an eighth is due, within the limit. Long work runs without the
-        GIL.
+        Complexity: O(k log n) at worst; many due ones are sorted instead. Long work runs without the GIL. Should there
+        be no memory for all, those are returned that there is memory for, and the rest waits.
         """
         cdef int64_t k = 0
         cdef Entry* due = self._take_block(instant(now, "now"), limit_of(limit), &k)
@@ -593,81 +709,104 @@ cdef class Timetable:
 
     cdef Entry* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL:
         """Take what is due into a new block, ids marked by `_part`. The caller frees it."""
-        cdef int64_t due, room = FEW
-        cdef Entry* out = <Entry*>PyMem_RawMalloc(room * sizeof(Entry))
-        cdef Entry* larger
+        cdef Taken out
+        cdef bint long_, complete = False
+        memset(&out, 0, sizeof(out))
         now = min(now, NEVER - 1)
-        while out != NULL:
+        out.entries = <Entry*>PyMem_RawMalloc(FEW * sizeof(Entry))
+        if out.entries != NULL:
+            out.room = FEW
             with self.lock:
-                due = self._count_due(now, min(limit, LONG))
-                if due <= room and due < LONG:
-                    taken[0] = self._sweep_block(now, limit, due, out)
-                    return out
-            if due >= LONG:
+                long_ = self._are_many_due(now, limit)
+                if not long_:
+                    complete = self._drain(now, limit, &out)
+            if long_:
                 with nogil:
                     with self.lock:
-                        due = self._count_due(now, limit)
-                        if due <= room:
-                            taken[0] = self._sweep_block(now, limit, due, out)
-                            return out
-            room = due + (due >> 3)         # others may add while there is no lock
-            larger = <Entry*>PyMem_RawRealloc(out, room * sizeof(Entry))
-            if larger == NULL:
-                PyMem_RawFree(out)
-            out = larger
-        raise MemoryError("no memory to take the due timers; they wait unchanged")
+                        complete = self._drain(now, limit, &out)
+        PyMem_RawFree(out.spare)
+        if not complete and out.n == 0:
+            PyMem_RawFree(out.entries)
+            raise MemoryError("no memory to take the due timers; they wait unchanged")
+        taken[0] = out.n
+        return out.entries
 
     def clear(self):
         """Remove every timer; items are released. Ids given out before stay unknown for good. Complexity: O(n)."""
-        # The heap is exchanged for an empty one in one round of the lock; the old buffer then serves as the list of
-        # what is to be released.
-        cdef int64_t k = NO_ROOM, capacity
-        cdef bint long_
+        # The queue is exchanged for an empty one in one round of the lock; the old one then serves as the list of what
+        # is to be released.
+        cdef int64_t capacity
+        cdef bint long_, done = False
         cdef cnp.ndarray fresh
-        cdef Entry* buffer
+        cdef Queue old
+        cdef Block* block
+        cdef Entry* raw = NULL
         cdef PyObject* owner = NULL
-        while k == NO_ROOM:
+        cdef int level, digit
+        while not done:
             with self.lock:
-                capacity = max(FEWEST, self._held + (self._held >> 1))
-                long_ = self._n >= LONG
+                capacity = max(FEWEST, self._held + (self._held >> 1) + 1)
+                long_ = self._q.n + self._q.far_n >= LONG
             fresh = np.empty(capacity, dtype=ENTRY)
             Py_INCREF(fresh)
             Py_XDECREF(owner)
             owner = <PyObject*>fresh
-            buffer = <Entry*>cnp.PyArray_DATA(fresh)
+            queue_init(&old)
+            old.heap = <Entry*>cnp.PyArray_DATA(fresh)
+            old.capacity = capacity
             if long_:
                 with nogil:
-                    k = self._clear_block(&owner, &buffer, capacity)
+                    done = self._clear_block(&owner, &raw, &old)
             else:
-                k = self._clear_block(&owner, &buffer, capacity)
-        if k > 0:
-            self._release_block(&buffer.id, k, ENTRY_STRIDE, None)
+                done = self._clear_block(&owner, &raw, &old)
+        if old.n > 0:
+            self._release_block(&old.heap[0].id, old.n, ENTRY_STRIDE, None)
+        if old.far != NULL:
+            for level in range(LEVELS):
+                for digit in range(FAN):
+                    block = old.far.buckets[level][digit].first
+                    while block != NULL:
+                        self._release_block(&block.entries[0].id, block.count, ENTRY_STRIDE, None)
+                        block = block.next
+        queue_release(&old)
+        PyMem_RawFree(raw)
         Py_XDECREF(owner)
         self._tidy()
 
-    cdef int64_t _clear_block(self, PyObject** owner, Entry** buffer, int64_t capacity) noexcept nogil:
-        """Lock, exchange the heap for `buffer`, part with all that waited; how many, their ids in what is `buffer` now.
+    cdef bint _clear_block(self, PyObject** owner, Entry** raw, Queue* queue) noexcept nogil:
+        """Lock, exchange the queue for an empty one, part with all that waited; their ids are in `queue` then.
 
-        NO_ROOM: more timers are held than the new heap has room for (I5).
+        False: more timers are held than the new heap has room for (I5).
         """
-        cdef int64_t i, k = 0
-        cdef Entry* old
+        cdef Queue* q = &self._q
+        cdef Block* block
+        cdef int level, digit
         with self.lock:
-            if self._held > capacity:
-                return NO_ROOM
-            old = self._heap
-            for i in range(self._n):
-                if self._is_live(&old[i]):
-                    old[k].id = self._part(old[i].id)
-                    k += 1
-                else:
-                    self._entry_gone(&old[i])
-            self._live -= k
-            self._n = 0
-            self._heap, buffer[0] = buffer[0], old
-            self._capacity = capacity
+            if self._held >= queue.capacity:
+                return False
+            self._part_all(q.heap, q.n)
+            if q.far != NULL:
+                for level in range(LEVELS):
+                    for digit in range(FAN):
+                        block = q.far.buckets[level][digit].first
+                        while block != NULL:
+                            self._part_all(block.entries, block.count)
+                            block = block.next
+            self._live = 0
+            q[0], queue[0] = queue[0], q[0]
+            raw[0], self._raw = self._raw, NULL
             owner[0], self._array = self._array, owner[0]
-        return k
+        return True
+
+    cdef void _part_all(self, Entry* entries, int64_t n) noexcept nogil:
+        """Part with the live ones; what is left of a dead one is no id that `_release_block` would look at."""
+        cdef int64_t i
+        for i in range(n):
+            if self._is_live(&entries[i]):
+                entries[i].id = self._part(entries[i].id)
+            else:
+                self._entry_gone(&entries[i])
+                entries[i].id = 0
 
     # ------------------------------------------------------------ looking
 
@@ -689,11 +828,13 @@ cdef class Timetable:
 
     @property
     def nbytes(self):
-        """Memory of the arrays, in bytes: the heap, the slots, the references to items."""
+        """Memory of the arrays, in bytes: the queue, the slots, the references to items."""
         cdef int64_t total
         with self.lock:
             total = (
-                self._capacity * <int64_t>sizeof(Entry)
+                self._q.capacity * <int64_t>sizeof(Entry)
+                + (self._q.blocks + self._q.free_n) * <int64_t>sizeof(Block)
+                + (<int64_t>sizeof(Far) if self._q.far != NULL else 0)
                 + self._chunk_count * <int64_t>sizeof(Chunk)
                 + self._item_chunks * <int64_t>(CHUNK * sizeof(PyObject*))
                 + self._page_capacity * <int64_t>sizeof(Page)
@@ -704,26 +845,59 @@ cdef class Timetable:
         """Assert every invariant; for tests, with nobody else at work. Complexity: O(n log n)."""
         cdef int64_t k, n, page, live = 0, doomed_entries = 0, waiting = 0, doomed = 0, held = 0, chunks = 0
         cdef int64_t with_items = 0, empty = 0, open_ = 0, used, free
+        cdef int64_t count, blocks = 0
+        cdef int level, digit, at_level, at_digit
         cdef Chunk* chunk
         cdef Chunk* previous = NULL
+        cdef Block* block
+        cdef Bucket* bucket
         cdef Entry* entry
         cdef str wrong = None
-        cdef cnp.ndarray array = np.empty(self._n, dtype=np.uint64)
+        cdef int64_t total = self._q.n + self._q.far_n
+        cdef cnp.ndarray array = np.empty(total, dtype=np.uint64)
         cdef uint64_t* seqs = <uint64_t*>cnp.PyArray_DATA(array)
         with self.lock:
-            n = min(self._n, array.shape[0])
-            for k in range(n):
-                entry = &self._heap[k]
-                seqs[k] = entry.seq
-                if k > 0 and not before(&self._heap[(k - 1) // ARITY], entry):
+            n = 0
+            for k in range(min(self._q.n, total)):
+                if k > 0 and not before(&self._q.heap[(k - 1) // ARITY], &self._q.heap[k]):
                     wrong = "I1: heap order"
-                chunk = self._find(entry.id)
-                if self._is_live(entry):
-                    live += 1
-                    if chunk.gen[entry.id & (CHUNK - 1)] != entry.id >> 32:
-                        wrong = "I3: generation of a live entry"
-                elif chunk != NULL and chunk.seq[entry.id & (CHUNK - 1)] == entry.seq:
-                    doomed_entries += bit(chunk.cancelled, entry.id & (CHUNK - 1))
+                seqs[n] = self._q.heap[k].seq
+                n += 1
+                wrong = self._check_entry(&self._q.heap[k], &live, &doomed_entries) or wrong
+            for level in range(LEVELS if self._q.far != NULL else 0):
+                for digit in range(FAN):
+                    bucket = &self._q.far.buckets[level][digit]
+                    if (bucket.first != NULL) != bit(&self._q.far.used[level], digit):
+                        wrong = "Q1: bitmap of the buckets"
+                    count = 0
+                    block = bucket.first
+                    while block != NULL:
+                        blocks += 1
+                        if block.count < 0 or block.count > BLOCK or (block.next == NULL) != (block == bucket.last):
+                            wrong = "Q1: chain of blocks"
+                        for k in range(block.count):
+                            entry = &block.entries[k]
+                            if n < total:
+                                seqs[n] = entry.seq
+                            n += 1
+                            count += 1
+                            place_of(&self._q, entry, &at_level, &at_digit)
+                            if not is_behind(&self._q, entry) or at_level != level or at_digit != digit:
+                                wrong = "Q1: bucket of an entry"
+                            wrong = self._check_entry(entry, &live, &doomed_entries) or wrong
+                        block = block.next
+                    if count != bucket.count:
+                        wrong = "Q1: count of a bucket"
+            if n != total or blocks != self._q.blocks:
+                wrong = "Q1: counts"
+            block = self._q.free
+            while block != NULL:
+                blocks -= 1
+                block = block.next
+            if self._q.blocks - blocks != self._q.free_n:
+                wrong = "free blocks"
+            if self._q.far == NULL and self._q.far_n > 0:
+                wrong = "Q1: buckets"
             for page in range(self._page_count):
                 chunk = self._pages[page].chunk
                 if chunk == NULL:
@@ -775,15 +949,25 @@ cdef class Timetable:
                 wrong = "I4: live count"
             if held != self._held:
                 wrong = "I4: held count"
-            if self._n > 2 * self._live:
+            if total > 2 * self._live:
                 wrong = "I4: dead entries"
-            if self._n + self._held > self._capacity:
+            if self._q.n + self._held + (self._q.n == 0 and self._q.far_n > 0) > self._q.capacity:
                 wrong = "I5: room for the held"
             if chunks != self._chunk_count or with_items != self._item_chunks or empty != self._empty_chunks:
                 wrong = "chunk counts"
         if wrong is None and np.unique(array).size < n:
             wrong = "I1: seq differ"
         assert wrong is None, wrong
+
+    cdef str _check_entry(self, const Entry* entry, int64_t* live, int64_t* doomed):
+        cdef Chunk* chunk = self._find(entry.id)
+        if self._is_live(entry):
+            live[0] += 1
+            if chunk.gen[entry.id & (CHUNK - 1)] != entry.id >> 32:
+                return "I3: generation of a live entry"
+        elif chunk != NULL and chunk.seq[entry.id & (CHUNK - 1)] == entry.seq:
+            doomed[0] += bit(chunk.cancelled, entry.id & (CHUNK - 1))
+        return None
 
     # ------------------------------------------------------------ slots; caller holds the lock
 
@@ -969,30 +1153,53 @@ cdef class Timetable:
             dropped = chunk
         return dropped
 
-    # ------------------------------------------------------------ the heap; caller holds the lock
+    # ------------------------------------------------------------ the queue; caller holds the lock
 
     cdef inline bint _has_room(self, int64_t extra) noexcept nogil:
-        return self._n + self._held + extra <= self._capacity       # I5
+        """I5 still holds with `extra` more in the heap, or HELD. Room is made if that needs no Python."""
+        return self._q.n + self._held + extra < self._q.capacity or self._make_way(extra)
+
+    cdef bint _make_way(self, int64_t extra) noexcept nogil:
+        """The heap is full: leave the dead out if they are many, or move it to buckets. False: it has to grow."""
+        if self._q.far == NULL and self._dead() > self._q.n >> 2:
+            self._rebuild()
+        if self._q.n >= NEAR:
+            queue_spread(&self._q, NULL)
+        return self._q.n + self._held + extra < self._q.capacity
+
+    cdef inline int64_t _dead(self) noexcept nogil:
+        return self._q.n + self._q.far_n - self._live
 
     cdef inline bint _crowded(self) noexcept nogil:
         """More than half of the entries are dead, or much memory is unused: `_tidy` has something to do."""
-        return self._n > 2 * self._live or self._roomy()
+        return self._dead() > self._live or self._roomy()
 
     cdef inline bint _roomy(self) noexcept nogil:
-        return self._oversized() or 3 * self._empty_chunks > self._chunk_count + 3
+        return self._oversized() or self._is_few() or 3 * self._empty_chunks > self._chunk_count + 3
 
     cdef inline bint _oversized(self) noexcept nogil:
-        """The heap has room for three times what lives: at 24 bytes an entry, twice what a timer needs in all."""
-        return self._capacity > FEWEST and 3 * (self._live + self._held) < self._capacity
+        """The heap has room for three times what it needs: at 24 bytes an entry, twice what a timer needs in all."""
+        cdef int64_t needed = self._held + (ROOM if self._q.far != NULL else self._live)
+        return self._q.capacity > FEWEST and 3 * needed < self._q.capacity
+
+    cdef inline bint _is_few(self) noexcept nogil:
+        """What is left needs no buckets."""
+        return self._q.far != NULL and self._live < FEW_FAR and self._live + self._held < self._q.capacity
 
     cdef inline void _push(self, int64_t run_at, uint64_t seq, int64_t timer_id) noexcept nogil:
-        self._n += 1
-        sift_up(self._heap, self._n - 1, Entry(run_at, seq, timer_id))
+        cdef Entry entry = Entry(run_at, seq, timer_id)
+        if self._q.n >= NEAR:
+            queue_spread(&self._q, NULL)
+        queue_push(&self._q, &entry)
 
-    cdef inline void _drop_root(self) noexcept nogil:
-        self._n -= 1
-        if self._n > 0:
-            sift_down(self._heap, self._n, 0, self._heap[self._n])
+    cdef bint _is_long_way(self) noexcept nogil:
+        """To bring the least to the root takes a walk over a large bucket."""
+        cdef int level, digit
+        return (
+            self._q.n == 0
+            and self._q.far_n >= LONG
+            and lowest_bucket(&self._q, &level, &digit).count >= LONG
+        )
 
     cdef inline bint _is_live(self, const Entry* entry) noexcept nogil:
         cdef Chunk* chunk = self._find(entry.id)                     # I3
@@ -1012,84 +1219,189 @@ cdef class Timetable:
             self._free_slot(chunk, k)
 
     cdef inline void _prune(self) noexcept nogil:
-        """Drop dead entries from the root until it is live or the heap is empty."""
+        """Bring the least to the root, and drop it while it is dead; the heap is empty when nothing waits."""
         cdef Entry entry
-        while self._n > 0 and not self._is_live(&self._heap[0]):
-            entry = self._heap[0]
-            self._drop_root()
+        while queue_settle(&self._q, self._held) and not self._is_live(&self._q.heap[0]):
+            entry = self._q.heap[0]
+            queue_pop(&self._q)
             self._entry_gone(&entry)
 
     cdef void _rebuild(self) noexcept nogil:
         """Leave the dead out: O(n), paid for by the n / 2 cancels since the last one."""
+        cdef Queue* q = &self._q
         cdef int64_t k, kept = 0
-        for k in range(self._n):
-            if self._is_live(&self._heap[k]):
-                self._heap[kept] = self._heap[k]
+        cdef int level
+        cdef uint64_t used
+        for k in range(q.n):
+            if self._is_live(&q.heap[k]):
+                q.heap[kept] = q.heap[k]
                 kept += 1
             else:
-                self._entry_gone(&self._heap[k])
-        self._n = kept
-        heapify(self._heap, kept)
+                self._entry_gone(&q.heap[k])
+        q.n = kept
+        heapify(q.heap, kept)
+        for level in range(LEVELS if q.far_n > 0 else 0):
+            used = q.far.used[level]
+            while used != 0:
+                self._compact(level, lowest_bit(used))
+                used &= used - 1
+
+    cdef void _compact(self, int level, int digit) noexcept nogil:
+        """Leave the dead of a bucket out, in place: what is kept moves to the front, and blocks that are left go."""
+        cdef Bucket taken = detach(&self._q, level, digit)
+        cdef Bucket* bucket = &self._q.far.buckets[level][digit]
+        cdef Block* block
+        cdef Block* target = taken.first
+        cdef int64_t i, count, kept = 0
+        bucket.first = target
+        block = taken.first
+        while block != NULL:
+            count = block.count
+            for i in range(count):
+                if not self._is_live(&block.entries[i]):
+                    self._entry_gone(&block.entries[i])
+                    continue
+                if kept == BLOCK:
+                    target.count = BLOCK
+                    target = target.next        # not past `block`: it has not kept more than was read
+                    kept = 0
+                target.entries[kept] = block.entries[i]
+                kept += 1
+                bucket.count += 1
+            block = block.next
+        block = target.next
+        target.count = kept
+        target.next = NULL
+        bucket.last = target
+        if bucket.count == 0:
+            give_block(&self._q, target)
+            bucket.first = bucket.last = NULL
+        else:
+            self._q.far.used[level] |= 1ULL << digit
+            self._q.far_n += bucket.count
+        while block != NULL:
+            target = block.next
+            give_block(&self._q, block)
+            block = target
+
+    cdef bint _are_many_due(self, int64_t now, int64_t limit) noexcept nogil:
+        """Whether LONG timers or more may be due, by the sizes of the buckets, or would have to be looked at."""
+        cdef Queue* q = &self._q
+        cdef int64_t count
+        cdef int level, digit
+        cdef uint64_t used
+        if q.far_n == 0:
+            return self._count_due(now, min(limit, LONG)) >= LONG
+        if limit < LONG and not self._is_long_way():
+            return False
+        count = q.n
+        for level in range(LEVELS):
+            used = q.far.used[level]
+            while used != 0:
+                digit = lowest_bit(used)
+                used &= used - 1
+                if start_of(q, level, digit) > now:
+                    return False
+                count += q.far.buckets[level][digit].count
+                if count >= LONG:
+                    return True
+        return False
 
     cdef int64_t _count_due(self, int64_t now, int64_t limit) noexcept nogil:
-        """How many entries are due, dead ones too, counted up to `limit`: the due ones are a tree at the root."""
+        """How many in the heap are due, dead ones too, counted up to `limit`: the due ones are a tree at the root."""
         cdef int64_t k = 0, count = 0
-        while k < self._n and count < limit:
-            if self._heap[k].run_at <= now:
+        while k < self._q.n and count < limit:
+            if self._q.heap[k].run_at <= now:
                 count += 1
-                k = ARITY * k + 1 if ARITY * k + 1 < self._n else self._following(k)
+                k = ARITY * k + 1 if ARITY * k + 1 < self._q.n else self._following(k)
             else:
                 k = self._following(k)
         return count
 
     cdef inline int64_t _following(self, int64_t k) noexcept nogil:
-        """The node after k and its subtree, in preorder; _n when there is none."""
+        """The node after k and its subtree, in preorder; n when there is none."""
         while k > 0:
-            if (k - 1) % ARITY != ARITY - 1 and k + 1 < self._n:
+            if (k - 1) % ARITY != ARITY - 1 and k + 1 < self._q.n:
                 return k + 1
             k = (k - 1) // ARITY
-        return self._n
+        return self._q.n
 
-    cdef int64_t _pop_block(self, int64_t now, int64_t limit, Entry* out) noexcept nogil:
-        """Pop up to `limit` due timers one by one; how many."""
-        cdef int64_t k = 0
-        while k < limit:
+    cdef bint _drain(self, int64_t now, int64_t limit, Taken* out) noexcept nogil:
+        """Take what is due, at most `limit`, in order. False: no memory for more; the rest waits."""
+        cdef Queue* q = &self._q
+        cdef Bucket* bucket
+        cdef int level, digit
+        while out.n < limit:
             self._prune()
-            if self._n == 0 or self._heap[0].run_at > now:
+            if q.n == 0 or q.heap[0].run_at > now:
                 break
-            out[k] = self._heap[0]
-            self._drop_root()
-            self._live -= 1
-            out[k].id = self._part(out[k].id)
-            k += 1
-        return k
+            if not self._drain_heap(now, limit - out.n, out):
+                return False
+            while q.n == 0 and q.far_n > 0:
+                bucket = lowest_bucket(q, &level, &digit)
+                if bucket.count > limit - out.n or end_of(q, level, digit).run_at > now:
+                    break
+                if not reserve(out, bucket.count):
+                    return False
+                self._drain_bucket(level, digit, out)
+        return True
 
-    cdef int64_t _sweep_block(self, int64_t now, int64_t limit, int64_t due, Entry* out) noexcept nogil:
-        """The same where `due` entries are, dead ones included: parted from the rest and sorted, if that is cheaper."""
-        cdef int64_t i, k = 0, kept = 0
-        if due <= FEW or due < self._n >> 3 or due >= limit:
-            return self._pop_block(now, limit, out)
-        for i in range(self._n):
-            if not self._is_live(&self._heap[i]):
-                self._entry_gone(&self._heap[i])
-            elif self._heap[i].run_at <= now:
-                out[k] = self._heap[i]
-                k += 1
+    cdef bint _drain_heap(self, int64_t now, int64_t limit, Taken* out) noexcept nogil:
+        """Take what is due of the heap, whose root is: one by one, or parted from the rest and sorted, if many are."""
+        cdef Queue* q = &self._q
+        cdef int64_t due = self._count_due(now, limit)
+        cdef int64_t i, kept = 0, start = out.n
+        cdef Entry entry
+        if not reserve(out, due):
+            return False
+        if due <= FEW or due < q.n >> 3 or due >= limit or self._is_mixed():
+            while True:
+                entry = q.heap[0]
+                queue_pop(q)
+                self._take_entry(&entry, out)
+                if q.n == 0 or q.heap[0].run_at > now or out.n - start == limit or self._is_mixed():
+                    return True
+        for i in range(q.n):
+            if q.heap[i].run_at <= now and not (q.far_n > 0 and is_behind(q, &q.heap[i])):
+                self._take_entry(&q.heap[i], out)
             else:
-                self._heap[kept] = self._heap[i]
+                q.heap[kept] = q.heap[i]
                 kept += 1
-        if not sort_entries(out, k):
-            for i in range(k):              # no memory: put them back, they can still be popped
-                self._heap[kept + i] = out[i]
-            self._n = kept + k
-            heapify(self._heap, self._n)
-            return self._pop_block(now, limit, out)
-        self._n = kept
-        heapify(self._heap, kept)
-        self._live -= k
-        for i in range(k):
-            out[i].id = self._part(out[i].id)
-        return k
+        q.n = kept
+        heapify(q.heap, kept)
+        sort_entries(out.entries + start, out.n - start, out.spare)
+        return True
+
+    cdef inline bint _is_mixed(self) noexcept nogil:
+        """Some far entry may be less than some in the heap: memory was short (Q2)."""
+        return self._q.far_n > 0 and self._q.n > 0 and is_behind(&self._q, &self._q.heap[0])
+
+    cdef void _drain_bucket(self, int level, int digit, Taken* out) noexcept nogil:
+        """Take the lowest bucket, where all is due and `out` has room; the heap is empty."""
+        cdef Queue* q = &self._q
+        cdef Entry end = end_of(q, level, digit)
+        cdef Bucket taken = detach(q, level, digit)
+        cdef Block* block
+        cdef int64_t i, start = out.n
+        q.base_at = end.run_at
+        q.base_seq = end.seq
+        while taken.first != NULL:
+            block = taken.first
+            for i in range(block.count):
+                self._take_entry(&block.entries[i], out)
+            taken.first = block.next
+            give_block(q, block)
+        sort_entries(out.entries + start, out.n - start, out.spare)
+
+    cdef inline void _take_entry(self, const Entry* entry, Taken* out) noexcept nogil:
+        """Note an entry that has left the queue as taken, if it is live."""
+        if not self._is_live(entry):
+            self._entry_gone(entry)
+            return
+        out.entries[out.n] = entry[0]
+        out.entries[out.n].id = self._part(entry.id)
+        out.n += 1
+        self._live -= 1
 
     # ------------------------------------------------------------ timers that are held; caller holds the lock
 
@@ -1127,27 +1439,62 @@ cdef class Timetable:
     cdef int64_t _next(self) noexcept nogil:
         """The earliest run_at; NEVER when nothing waits."""
         self._prune()
-        return self._heap[0].run_at if self._n > 0 else NEVER
+        return self._q.heap[0].run_at if self._q.n > 0 else NEVER
 
     cdef int64_t _last_waiting(self) noexcept nogil:
-        """The id of some waiting timer, -1 if there is none: the last in the heap, so that to disarm all is O(n)."""
-        while self._n > 0:
-            if self._is_live(&self._heap[self._n - 1]):
-                return self._heap[self._n - 1].id
-            self._n -= 1
-            self._entry_gone(&self._heap[self._n])
+        """The id of some waiting timer, -1 if there is none: one that lies last, so that to disarm all is O(n)."""
+        cdef Queue* q = &self._q
+        cdef Bucket* bucket
+        cdef Block* block
+        cdef int level, digit
+        while q.n > 0:
+            if self._is_live(&q.heap[q.n - 1]):
+                return q.heap[q.n - 1].id
+            q.n -= 1
+            self._entry_gone(&q.heap[q.n])
+        while q.far_n > 0:
+            bucket = lowest_bucket(q, &level, &digit)
+            block = bucket.first
+            if block.count > 0:
+                if self._is_live(&block.entries[block.count - 1]):
+                    return block.entries[block.count - 1].id
+                block.count -= 1
+                bucket.count -= 1
+                q.far_n -= 1
+                self._entry_gone(&block.entries[block.count])
+            if block.count == 0:
+                bucket.first = block.next
+                give_block(q, block)
+                if bucket.first == NULL:
+                    bucket.last = NULL
+                    q.far.used[level] &= ~(1ULL << digit)
         return -1
 
     cdef bint _take_due(self, int64_t now, Entry* out) noexcept nogil:
         """Pop the earliest timer if it is due: WAITING -> HELD. It keeps its ticket, and `out` is its entry."""
         self._prune()
-        if self._n == 0 or self._heap[0].run_at > now or self._heap[0].run_at == NEVER:
+        if self._q.n == 0 or self._q.heap[0].run_at > now or self._q.heap[0].run_at == NEVER:
             return False
-        out[0] = self._heap[0]
-        self._drop_root()
+        if self._q.far_n > 0 and self._held + ROOM // 2 >= self._q.capacity and not self._reserve_held():
+            return False
+        out[0] = self._q.heap[0]
+        queue_pop(&self._q)
         self._live -= 1
         self._held += 1
         set_bit(self._find(out.id).held, out.id & (CHUNK - 1))
+        return True
+
+    cdef bint _reserve_held(self) noexcept nogil:
+        """Let the heap grow, in plain memory, as what was far becomes held (I5). False: it cannot take one more."""
+        cdef Queue* q = &self._q
+        cdef int64_t capacity = q.n + 2 * self._held + 2 * ROOM
+        cdef Entry* heap = <Entry*>PyMem_RawMalloc(capacity * sizeof(Entry))
+        if heap == NULL:
+            return q.n + self._held < q.capacity
+        memcpy(heap, q.heap, q.n * sizeof(Entry))
+        PyMem_RawFree(self._raw)
+        self._raw = q.heap = heap
+        q.capacity = capacity
         return True
 
     cdef void _rearm(self, int64_t timer_id, int64_t run_at) noexcept nogil:
@@ -1248,8 +1595,8 @@ cdef class Timetable:
         cdef int64_t wanted, capacity
         cdef bint rebuild, long_, pages
         with self.lock:
-            rebuild = self._n > FEWEST and self._n - self._live > self._n >> 2
-            long_ = self._n >= LONG
+            rebuild = self._q.n > FEWEST and self._dead() > (self._q.n + self._q.far_n) >> 2
+            long_ = self._q.n + self._q.far_n >= LONG
             if rebuild and not long_:
                 self._rebuild()
         if rebuild and long_:
@@ -1257,8 +1604,8 @@ cdef class Timetable:
                 with self.lock:
                     self._rebuild()
         with self.lock:
-            capacity = self._capacity
-            wanted = self._n + self._held + extra
+            capacity = self._q.capacity
+            wanted = self._held + max(self._q.n + 1, min(self._q.n + extra, NEAR)) + 1
             pages = self._has_pages(extra) or self._grow_pages(extra)
         if not pages:
             raise_add_error(NO_MEMORY)
@@ -1282,11 +1629,13 @@ cdef class Timetable:
 
     cdef void _exchange(self, PyObject** owner, Entry* heap, int64_t capacity) noexcept nogil:
         with self.lock:
-            if self._n + self._held <= capacity:
-                if self._n > 0:
-                    memcpy(heap, self._heap, self._n * sizeof(Entry))
-                self._heap = heap
-                self._capacity = capacity
+            if self._q.n + self._held < capacity:
+                if self._q.n > 0:
+                    memcpy(heap, self._q.heap, self._q.n * sizeof(Entry))
+                self._q.heap = heap
+                self._q.capacity = capacity
+                PyMem_RawFree(self._raw)
+                self._raw = NULL
                 owner[0], self._array = self._array, owner[0]
 
     cdef int _tidy(self) except -1:
@@ -1296,7 +1645,7 @@ cdef class Timetable:
         cdef Chunk* dropped = NULL
         with self.lock:
             crowded = self._crowded()
-            long_ = self._n >= LONG
+            long_ = self._q.n + self._q.far_n >= LONG
             if crowded and not long_:
                 dropped = self._sweep()
         if not crowded:
@@ -1307,18 +1656,20 @@ cdef class Timetable:
                     dropped = self._sweep()
         free_chunks(dropped)
         with self.lock:
-            needed = self._n + self._held
+            needed = self._held + (ROOM if self._q.far != NULL else self._q.n)
             oversized = self._oversized()
         if oversized:
             try:
-                self._resize(max(FEWEST, needed + (needed >> 1)))
+                self._resize(max(FEWEST, needed + (needed >> 1) + 1))
             except MemoryError:
                 pass            # the large array serves as well
         return 0
 
     cdef Chunk* _sweep(self) noexcept nogil:
-        if self._n > 2 * self._live or self._oversized():
+        if self._dead() > self._live or self._oversized() or self._is_few():
             self._rebuild()
+            if self._is_few():
+                queue_retire(&self._q, self._held)
         return self._trim() if self._roomy() else NULL
 
 
