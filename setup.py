@@ -8,6 +8,7 @@ Environment switches:
 """
 
 import os
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -44,6 +45,10 @@ def extensions() -> list[Extension]:
             extra_link_args=link,
         )
 
+    # Cython looks for what a .py cimports nowhere: compile agenda.py anew when a .pxd is newer.
+    rules = Path("build/cython/src/nextdue/agenda.c")
+    if rules.exists() and any(p.stat().st_mtime > rules.stat().st_mtime for p in Path("src/nextdue").glob("*.pxd")):
+        rules.unlink()
     return cythonize(
         [
             extension("_timetable", "_timetable.pyx"),
