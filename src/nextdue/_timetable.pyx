@@ -1532,7 +1532,8 @@ cdef class Timetable:
     cdef void _hold(self, int64_t timer_id) noexcept nogil:
         """WAITING -> HELD with a new ticket: its entry is dead, and it may be armed again. Nothing, if it is held.
 
-        Where the heap has no room to keep for it (I5), the dead are left out now: one place at least is freed by that.
+        Where the heap has no room to keep for it (I5) it grows, or, without buckets, the dead are left out now: one
+        place at least is freed by that.
         """
         cdef Chunk* chunk = self._find(timer_id)
         cdef int64_t k = timer_id & (CHUNK - 1)
@@ -1543,7 +1544,7 @@ cdef class Timetable:
         set_bit(chunk.held, k)
         self._live -= 1
         self._held += 1
-        if not self._has_room(0):
+        if not self._has_room(0) and (self._q.far == NULL or not self._reserve_held()):
             self._rebuild()
 
     cdef int64_t _take_due_id(self, int64_t now) noexcept nogil:
