@@ -52,8 +52,20 @@ cdef int DROPPED
 cdef int TIMED_OUT
 
 cdef int64_t MAX_BURST
+cdef int ASYNC_FLAGS
+cdef object DEFAULT
+cdef object FUNCTION
+cdef object METHOD
+cdef object BUILTIN
 
 cdef int LAGS
+
+
+cdef extern from *:
+    """
+    #define NEXTDUE_FLAGS_OF(function) (((PyCodeObject *)PyFunction_GET_CODE(function))->co_flags)
+    """
+    int flags_of "NEXTDUE_FLAGS_OF"(object function)
 
 
 cdef extern from *:

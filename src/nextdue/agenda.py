@@ -65,6 +65,10 @@ if not cython.compiled:
     bit_length = int.bit_length
     nearest = round
 
+    def flags_of(function: Any) -> int:
+        """The flags of a function's code."""
+        return int(function.__code__.co_flags)
+
     def call_in(context: Any, task: Any, args: Any, kwargs: Any) -> Any:
         """Call a task in a context."""
         return context.run(task, *(args or ()), **(kwargs or {}))
@@ -109,6 +113,7 @@ LAGS = 488  # buckets of the lag histogram: exact below 16 ns, then eight for ea
 STATUS = (Status.SCHEDULED, Status.RUNNING, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
 ORPHANED = "this scheduler was made before a fork and its threads are in the parent; make a new one in the child"
 ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+FUNCTION, METHOD, BUILTIN = types.FunctionType, types.MethodType, types.BuiltinFunctionType
 LONGEST_WAIT = _thread.TIMEOUT_MAX  # seconds that the platform can wait at once
 
 
@@ -132,13 +137,14 @@ def duration(value: Any, name: str) -> int:
 
 def check_task(task: Any) -> int:
     """Refuse what cannot be called, and coroutine functions: calling one would run nothing."""
-    if type(task) is types.BuiltinFunctionType:
-        return 0
-    if type(task) is types.FunctionType:
-        if not task.__code__.co_flags & ASYNC_FLAGS:
+    kind = type(task)
+    if kind is FUNCTION:
+        if not flags_of(task) & ASYNC_FLAGS:
             return 0
-    elif type(task) is types.MethodType and type(task.__func__) is types.FunctionType:
-        if not task.__func__.__code__.co_flags & ASYNC_FLAGS:
+    elif kind is BUILTIN:
+        return 0
+    elif kind is METHOD and type(task.__func__) is FUNCTION:
+        if not flags_of(task.__func__) & ASYNC_FLAGS:
             return 0
     elif not callable(task):
         raise TypeError(f"task must be callable, got {task!r}")
@@ -1054,6 +1060,8 @@ class Agenda:
         return min(max(operator.index(at), AWAKE + 1), NEVER)
 
     def _rank(self, priority: Any) -> int:
+        if type(priority) is int and -2048 <= priority <= 2047:
+            return priority
         if isinstance(priority, bool) or not hasattr(priority, "__index__"):
             raise TypeError(f"priority must be an int, got {priority!r}")
         rank = operator.index(priority)
