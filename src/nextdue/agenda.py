@@ -840,6 +840,7 @@ class Agenda:
         self._idle: list[Any] = []
         self._idle_count = 0
         self._waking = False
+        self._poked = False  # the clock was moved since the watcher last looked
         self._drained: list[Any] | None = None
         self._orphaned = False  # this is the child of a fork: the scheduler's threads stayed in the parent
 
@@ -2413,7 +2414,8 @@ class Agenda:
                 sleep = -3
             elif self._closed and self._runs == 0:
                 sleep = -2
-            elif next_at <= now:
+            elif next_at <= now or self._poked:
+                self._poked = False  # a move between the look at the clock and here is not lost
                 sleep = 0
             else:
                 self._armed_at = min(next_at, limit_at)
@@ -2456,6 +2458,7 @@ class Agenda:
         with self._tt.lock:
             watcher = self._watcher if self._armed_at != AWAKE else None
             self._armed_at = AWAKE
+            self._poked = True
         if watcher is not None:
             signal(watcher)
 
