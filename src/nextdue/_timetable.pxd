@@ -22,9 +22,13 @@ cdef enum:
     TOO_MANY = -2
 
 
+cdef packed struct Slot:        # 12 bytes: mostly in one cache line
+    uint64_t seq                # the ticket of the slot's one live entry; of a free slot: the next free one
+    uint32_t gen                # the generation of the id that has the slot, or will have it next
+
+
 cdef struct Chunk:
-    uint64_t[CHUNK] seq         # the ticket of the slot's one live entry; of a free slot: the next free one
-    uint32_t[CHUNK] gen         # the generation of the id that has the slot, or will have it next
+    Slot[CHUNK] slots
     uint64_t[WORDS] held        # bitmaps; together they tell the slot's state, see I2
     uint64_t[WORDS] cancelled
     PyObject** items            # owned references; NULL until the chunk is given its first item
@@ -100,6 +104,7 @@ cdef class Timetable:
     cdef uint64_t _new_seq(self, int priority) noexcept nogil
     cdef void _push(self, int64_t run_at, uint64_t seq, int64_t timer_id) noexcept nogil
     cdef void _prune(self) noexcept nogil
+    cdef void _settle(self) noexcept nogil
     cdef bint _is_live(self, const Entry* entry) noexcept nogil
     cdef void _entry_gone(self, const Entry* entry) noexcept nogil
     cdef void _rebuild(self) noexcept nogil

@@ -90,7 +90,9 @@ ENTRY = np.dtype([("run_at", np.int64), ("seq", np.uint64), ("id", np.int64)])
 cdef extern from *:
     """
     #define NEXTDUE_PUBLISH() __atomic_thread_fence(__ATOMIC_RELEASE)
+    #define NEXTDUE_PREFETCH(address) __builtin_prefetch(address, 1)
     """
+    void prefetch "NEXTDUE_PREFETCH"(const void* address) noexcept nogil
     void publish "NEXTDUE_PUBLISH"() noexcept nogil     # what is written before it is seen before what comes after
 
 cdef enum:
@@ -110,6 +112,7 @@ cdef uint64_t COUNTER_MASK = (1ULL << 52) - 1
 # A slot's seq doubles as its free link or NO_TICKET. Counters begin above both, so no entry can ever match them (I3).
 cdef uint64_t NO_TICKET = CHUNK + 1
 cdef uint64_t FIRST_COUNTER = 1ULL << 32
+cdef object ZERO = 0
 cdef int MIN_PRIORITY = -2048
 cdef int MAX_PRIORITY = 2047
 
@@ -379,7 +382,7 @@ cdef class Timetable:
         Complexity: O(log n) at worst, O(1) on average.
         """
         cdef int64_t at = instant(run_at, "run_at")
-        cdef int rank = priority_of(priority)
+        cdef int rank = 0 if priority is ZERO else priority_of(priority)
         cdef int64_t timer_id
         while True:
             with self.lock:
@@ -641,7 +644,7 @@ cdef class Timetable:
             self._free_slot(chunk, k)
             return timer_id
         set_bit(chunk.held, k)
-        chunk.seq[k] = NO_TICKET
+        chunk.slots[k].seq = NO_TICKET
         return ~timer_id
 
     cdef int _release_block(self, int64_t* ids, int64_t k, int64_t stride, list out) except -1:
@@ -914,13 +917,13 @@ cdef class Timetable:
                     if bit(chunk.cancelled, k) and chunk.items != NULL and chunk.items[k] != NULL:
                         wrong = "I2: a cancelled or free slot has no item"
                     if bit(chunk.held, k) and bit(chunk.cancelled, k):
-                        used += chunk.gen[k] > LAST_GEN             # retired
+                        used += chunk.slots[k].gen > LAST_GEN             # retired
                         continue
                     used += 1
-                    if chunk.gen[k] > LAST_GEN or chunk.gen[k] < self._pages[page].gen_floor:
+                    if chunk.slots[k].gen > LAST_GEN or chunk.slots[k].gen < self._pages[page].gen_floor:
                         wrong = "I6: generations"
                     if bit(chunk.held, k):
-                        held += has_ticket(chunk.seq[k])
+                        held += has_ticket(chunk.slots[k].seq)
                     elif bit(chunk.cancelled, k):
                         doomed += 1
                     else:
@@ -932,7 +935,7 @@ cdef class Timetable:
                     free += 1
                     if not (bit(chunk.held, k) and bit(chunk.cancelled, k)):
                         wrong = "I2: a slot in use is on the free list"
-                    k = chunk.seq[k]
+                    k = chunk.slots[k].seq
                 if used != chunk.used or used + free != CHUNK:
                     wrong = "I2: used and free slots"
             chunk = self._open
@@ -963,9 +966,9 @@ cdef class Timetable:
         cdef Chunk* chunk = self._find(entry.id)
         if self._is_live(entry):
             live[0] += 1
-            if chunk.gen[entry.id & (CHUNK - 1)] != entry.id >> 32:
+            if chunk.slots[entry.id & (CHUNK - 1)].gen != entry.id >> 32:
                 return "I3: generation of a live entry"
-        elif chunk != NULL and chunk.seq[entry.id & (CHUNK - 1)] == entry.seq:
+        elif chunk != NULL and chunk.slots[entry.id & (CHUNK - 1)].seq == entry.seq:
             doomed[0] += bit(chunk.cancelled, entry.id & (CHUNK - 1))
         return None
 
@@ -981,20 +984,20 @@ cdef class Timetable:
         cdef int64_t k = timer_id & (CHUNK - 1)
         return (
             chunk != NULL
-            and <int64_t>chunk.gen[k] == timer_id >> 32
+            and <int64_t>chunk.slots[k].gen == timer_id >> 32
             and bit(chunk.held, k) == held
             and not bit(chunk.cancelled, k)
         )
 
-    cdef bint _is_waiting(self, int64_t timer_id) noexcept nogil:
+    cdef inline bint _is_waiting(self, int64_t timer_id) noexcept nogil:
         return self._has(timer_id, False)
 
     cdef uint64_t _ticket(self, int64_t timer_id) noexcept nogil:
         """The seq of the timer's one live entry, here or with its owner; 0 if there is none."""
         cdef Chunk* chunk = self._find(timer_id)
         cdef int64_t k = timer_id & (CHUNK - 1)
-        if (self._has(timer_id, False) or self._has(timer_id, True)) and has_ticket(chunk.seq[k]):
-            return chunk.seq[k]
+        if (self._has(timer_id, False) or self._has(timer_id, True)) and has_ticket(chunk.slots[k].seq):
+            return chunk.slots[k].seq
         return 0
 
     cdef object _item(self, int64_t timer_id):
@@ -1011,7 +1014,7 @@ cdef class Timetable:
         """FREE (just taken) or HELD -> WAITING."""
         cdef Chunk* chunk = self._find(timer_id)
         cdef int64_t k = timer_id & (CHUNK - 1)
-        chunk.seq[k] = seq
+        chunk.slots[k].seq = seq
         clear_bit(chunk.held, k)
         clear_bit(chunk.cancelled, k)
 
@@ -1062,8 +1065,8 @@ cdef class Timetable:
         if self._gap == self._page_count:
             self._pages[self._gap].gen_floor = 1    # so that no id is a bare slot number
         for k in range(CHUNK):
-            chunk.seq[k] = k + 1
-            chunk.gen[k] = self._pages[self._gap].gen_floor
+            chunk.slots[k].seq = k + 1
+            chunk.slots[k].gen = self._pages[self._gap].gen_floor
         memset(chunk.held, 0xFF, sizeof(chunk.held))
         memset(chunk.cancelled, 0xFF, sizeof(chunk.cancelled))
         chunk.items = NULL
@@ -1078,7 +1081,7 @@ cdef class Timetable:
         self._link(chunk)
         return chunk
 
-    cdef int64_t _take_slot(self, bint with_item) noexcept nogil:
+    cdef inline int64_t _take_slot(self, bint with_item) noexcept nogil:
         """Take a free slot, with a place for an item if one is to be stored; its id, or a code. The caller arms it."""
         cdef Chunk* chunk = self._open
         cdef PyObject** items
@@ -1095,24 +1098,24 @@ cdef class Timetable:
             chunk.items = items
             self._item_chunks += 1
         k = chunk.free_head
-        chunk.free_head = <int32_t>chunk.seq[k]
+        chunk.free_head = <int32_t>chunk.slots[k].seq
         self._empty_chunks -= chunk.used == 0
         chunk.used += 1
         if chunk.free_head == CHUNK:
             self._unlink(chunk)
-        return <int64_t>chunk.gen[k] << 32 | chunk.index << CHUNK_BITS | k
+        return <int64_t>chunk.slots[k].gen << 32 | chunk.index << CHUNK_BITS | k
 
-    cdef void _free_slot(self, Chunk* chunk, int64_t k) noexcept nogil:
+    cdef inline void _free_slot(self, Chunk* chunk, int64_t k) noexcept nogil:
         """Any state -> FREE. Its item has been taken out; its generation is over (I6)."""
         set_bit(chunk.held, k)
         set_bit(chunk.cancelled, k)
-        chunk.gen[k] += 1
-        if chunk.gen[k] > LAST_GEN:
-            chunk.seq[k] = NO_TICKET                # retired: not linked, used for good
+        chunk.slots[k].gen += 1
+        if chunk.slots[k].gen > LAST_GEN:
+            chunk.slots[k].seq = NO_TICKET                # retired: not linked, used for good
             return
         if chunk.free_head == CHUNK:
             self._link(chunk)
-        chunk.seq[k] = chunk.free_head
+        chunk.slots[k].seq = chunk.free_head
         chunk.free_head = <int32_t>k
         chunk.used -= 1
         self._empty_chunks += chunk.used == 0
@@ -1142,7 +1145,7 @@ cdef class Timetable:
             if chunk == NULL or chunk.used > 0:
                 continue
             for k in range(CHUNK):
-                self._pages[page].gen_floor = max(self._pages[page].gen_floor, chunk.gen[k])
+                self._pages[page].gen_floor = max(self._pages[page].gen_floor, chunk.slots[k].gen)
             self._unlink(chunk)
             self._pages[page].chunk = NULL
             self._gap = min(self._gap, page)
@@ -1192,7 +1195,7 @@ cdef class Timetable:
             queue_spread(&self._q, NULL)
         queue_push(&self._q, &entry)
 
-    cdef bint _is_long_way(self) noexcept nogil:
+    cdef inline bint _is_long_way(self) noexcept nogil:
         """To bring the least to the root takes a walk over a large bucket."""
         cdef int level, digit
         return (
@@ -1206,7 +1209,7 @@ cdef class Timetable:
         cdef int64_t k = entry.id & (CHUNK - 1)
         return (
             chunk != NULL
-            and chunk.seq[k] == entry.seq
+            and chunk.slots[k].seq == entry.seq
             and not bit(chunk.held, k)
             and not bit(chunk.cancelled, k)
         )
@@ -1215,16 +1218,32 @@ cdef class Timetable:
         """A dead entry has left the heap: if its slot was only waiting for that, free it (I2)."""
         cdef Chunk* chunk = self._find(entry.id)
         cdef int64_t k = entry.id & (CHUNK - 1)
-        if chunk != NULL and chunk.seq[k] == entry.seq and bit(chunk.cancelled, k) and not bit(chunk.held, k):
+        if chunk != NULL and chunk.slots[k].seq == entry.seq and bit(chunk.cancelled, k) and not bit(chunk.held, k):
             self._free_slot(chunk, k)
 
     cdef inline void _prune(self) noexcept nogil:
         """Bring the least to the root, and drop it while it is dead; the heap is empty when nothing waits."""
         cdef Entry entry
-        while queue_settle(&self._q, self._held) and not self._is_live(&self._q.heap[0]):
+        while True:
+            if self._q.far_n > 0 and (self._q.n == 0 or is_behind(&self._q, &self._q.heap[0])):
+                self._settle()
+            if self._q.n == 0 or self._is_live(&self._q.heap[0]):
+                return
             entry = self._q.heap[0]
             queue_pop(&self._q)
             self._entry_gone(&entry)
+
+    cdef void _settle(self) noexcept nogil:
+        """Bring far entries near, and their slots into the cache: all at once, where each would be waited for later."""
+        cdef int64_t i
+        cdef Chunk* chunk
+        queue_settle(&self._q, self._held)
+        for i in range(self._q.n):
+            chunk = self._find(self._q.heap[i].id)
+            if chunk != NULL:
+                prefetch(&chunk.slots[self._q.heap[i].id & (CHUNK - 1)])
+                if chunk.items != NULL:
+                    prefetch(&chunk.items[self._q.heap[i].id & (CHUNK - 1)])
 
     cdef void _rebuild(self) noexcept nogil:
         """Leave the dead out: O(n), paid for by the n / 2 cancels since the last one."""
@@ -1409,7 +1428,7 @@ cdef class Timetable:
         self._counter += 1
         return <uint64_t>(MAX_PRIORITY - priority) << 52 | self._counter
 
-    cdef int64_t _occupy(self, int priority, object item) noexcept:
+    cdef inline int64_t _occupy(self, int priority, object item) noexcept:
         """Take a slot, HELD with a ticket, where `_has_room(1)`; its id, or a code."""
         cdef int64_t timer_id = self._take_slot(item is not None)
         cdef Chunk* chunk
@@ -1419,21 +1438,29 @@ cdef class Timetable:
         if item is not None:
             Py_INCREF(item)
             chunk.items[timer_id & (CHUNK - 1)] = <PyObject*>item
-        chunk.seq[timer_id & (CHUNK - 1)] = self._new_seq(priority)
+        chunk.slots[timer_id & (CHUNK - 1)].seq = self._new_seq(priority)
         clear_bit(chunk.cancelled, timer_id & (CHUNK - 1))
         self._held += 1
         return timer_id
 
-    cdef int64_t _add(self, int64_t run_at, int priority, object item) noexcept:
+    cdef inline int64_t _add(self, int64_t run_at, int priority, object item) noexcept:
         """Add a waiting timer where `_has_room(1)`; its id, or a code."""
-        cdef int64_t timer_id = self._occupy(priority, item)
+        cdef int64_t timer_id = self._take_slot(item is not None)
+        cdef int64_t k = timer_id & (CHUNK - 1)
+        cdef Chunk* chunk
         cdef uint64_t seq
-        if timer_id >= 0:
-            seq = self._find(timer_id).seq[timer_id & (CHUNK - 1)]
-            self._held -= 1
-            self._live += 1
-            self._arm_slot(timer_id, seq)
-            self._push(run_at, seq, timer_id)
+        if timer_id < 0:
+            return timer_id
+        chunk = self._find(timer_id)
+        if item is not None:
+            Py_INCREF(item)
+            chunk.items[k] = <PyObject*>item
+        seq = self._new_seq(priority)
+        chunk.slots[k].seq = seq
+        clear_bit(chunk.held, k)
+        clear_bit(chunk.cancelled, k)
+        self._live += 1
+        self._push(run_at, seq, timer_id)
         return timer_id
 
     cdef int64_t _next(self) noexcept nogil:
@@ -1506,7 +1533,7 @@ cdef class Timetable:
         cdef int64_t k = timer_id & (CHUNK - 1)
         cdef uint64_t seq
         self._counter += 1
-        seq = (chunk.seq[k] & ~COUNTER_MASK) | self._counter
+        seq = (chunk.slots[k].seq & ~COUNTER_MASK) | self._counter
         if bit(chunk.held, k):
             self._held -= 1
             self._live += 1
@@ -1525,8 +1552,8 @@ cdef class Timetable:
             self._live -= 1
             set_bit(chunk.held, k)
         else:
-            self._held -= has_ticket(chunk.seq[k])
-        chunk.seq[k] = NO_TICKET
+            self._held -= has_ticket(chunk.slots[k].seq)
+        chunk.slots[k].seq = NO_TICKET
         return waited
 
     cdef void _hold(self, int64_t timer_id) noexcept nogil:
@@ -1540,7 +1567,7 @@ cdef class Timetable:
         if bit(chunk.held, k):
             return
         self._counter += 1
-        chunk.seq[k] = (chunk.seq[k] & ~COUNTER_MASK) | self._counter
+        chunk.slots[k].seq = (chunk.slots[k].seq & ~COUNTER_MASK) | self._counter
         set_bit(chunk.held, k)
         self._live -= 1
         self._held += 1
@@ -1582,7 +1609,7 @@ cdef class Timetable:
         cdef Chunk* chunk = self._find(timer_id)
         cdef int64_t k = timer_id & (CHUNK - 1)
         cdef PyObject* item = self._take_item(timer_id)
-        self._held -= has_ticket(chunk.seq[k])
+        self._held -= has_ticket(chunk.slots[k].seq)
         self._free_slot(chunk, k)
         return adopt(item)
 
