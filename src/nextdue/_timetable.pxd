@@ -105,6 +105,7 @@ cdef class Timetable:
     cdef void _push(self, int64_t run_at, uint64_t seq, int64_t timer_id) noexcept nogil
     cdef void _prune(self) noexcept nogil
     cdef void _settle(self) noexcept nogil
+    cdef void _fetch_ahead(self, const Entry* entries, int64_t n) noexcept nogil
     cdef bint _is_live(self, const Entry* entry) noexcept nogil
     cdef void _entry_gone(self, const Entry* entry) noexcept nogil
     cdef void _rebuild(self) noexcept nogil

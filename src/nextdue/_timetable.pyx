@@ -1235,15 +1235,18 @@ cdef class Timetable:
 
     cdef void _settle(self) noexcept nogil:
         """Bring far entries near, and their slots into the cache: all at once, where each would be waited for later."""
+        queue_settle(&self._q, self._held)
+        self._fetch_ahead(self._q.heap, self._q.n)
+
+    cdef inline void _fetch_ahead(self, const Entry* entries, int64_t n) noexcept nogil:
         cdef int64_t i
         cdef Chunk* chunk
-        queue_settle(&self._q, self._held)
-        for i in range(self._q.n):
-            chunk = self._find(self._q.heap[i].id)
+        for i in range(n):
+            chunk = self._find(entries[i].id)
             if chunk != NULL:
-                prefetch(&chunk.slots[self._q.heap[i].id & (CHUNK - 1)])
+                prefetch(&chunk.slots[entries[i].id & (CHUNK - 1)])
                 if chunk.items != NULL:
-                    prefetch(&chunk.items[self._q.heap[i].id & (CHUNK - 1)])
+                    prefetch(&chunk.items[entries[i].id & (CHUNK - 1)])
 
     cdef void _rebuild(self) noexcept nogil:
         """Leave the dead out: O(n), paid for by the n / 2 cancels since the last one."""
@@ -1406,6 +1409,8 @@ cdef class Timetable:
         q.base_seq = end.seq
         while taken.first != NULL:
             block = taken.first
+            if block.next != NULL and block.next.next != NULL:
+                self._fetch_ahead(block.next.next.entries, block.next.next.count)
             for i in range(block.count):
                 self._take_entry(&block.entries[i], out)
             taken.first = block.next
