@@ -45,11 +45,11 @@ cdef struct Page:
 
 
 cdef struct Taken:              # what a bulk pop has taken so far
-    Entry* entries              # in order, ids marked by `_part`
+    int64_t* ids                # in order, marked by `_part`
     int64_t n
     int64_t room
-    Entry* spare                # for sorting; NULL when there is no memory
-    int64_t spare_room
+    Entry* scratch              # where entries are sorted; NULL until it is needed, or when there is no memory
+    int64_t scratch_room
 
 
 cdef uint32_t LAST_GEN          # a slot whose generation has passed it is retired; tests lower it (`__pyx_capi__`)
@@ -122,7 +122,7 @@ cdef class Timetable:
     cdef bint _drain_heap(self, int64_t now, int64_t limit, Taken* out) noexcept nogil
     cdef bint _is_mixed(self) noexcept nogil
     cdef void _drain_bucket(self, int level, int digit, Taken* out) noexcept nogil
-    cdef void _take_entry(self, const Entry* entry, Taken* out) noexcept nogil
+    cdef bint _take_entry(self, Entry* entry) noexcept nogil
     cdef int64_t _part(self, int64_t timer_id) noexcept nogil
     cdef void _part_all(self, Entry* entries, int64_t n) noexcept nogil
 
@@ -145,7 +145,7 @@ cdef class Timetable:
     cdef int64_t _cancel_block(self, int64_t* ids, int64_t k, int64_t* with_items) noexcept nogil
     cdef bint _clear_block(self, PyObject** owner, Entry** raw, Queue* queue) noexcept nogil
     cdef int _release_block(self, int64_t* ids, int64_t k, int64_t stride, list out) except -1
-    cdef Entry* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL
+    cdef int64_t* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL
     cdef int _make_room(self, int64_t extra) except -1
     cdef int _resize(self, int64_t capacity) except -1
     cdef void _exchange(self, PyObject** owner, Entry* heap, int64_t capacity) noexcept nogil

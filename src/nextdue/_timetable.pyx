@@ -54,7 +54,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport INT64_MIN
 from libc.string cimport memcpy, memset
 
-from ._heap cimport ARITY, NEVER, Entry, before, heapify, sift_down, sift_up
+from ._heap cimport ARITY, NEVER, Entry, before, heapify, sift_up
 from ._queue cimport (
     BLOCK,
     FAN,
@@ -209,7 +209,7 @@ cdef enum:
 
 
 cdef void sort_entries(Entry* entries, int64_t n, Entry* spare) noexcept nogil:
-    """Sort by (run_at, seq), with room for n more entries in `spare`; NULL: in place, and slower.
+    """Sort by (run_at, seq), with room for n more entries in `spare`.
 
     An MSD radix sort: one pass over the highest bits in which the keys differ leaves parts of a few entries, which are
     sorted by insertion. The depth is at most 128 / 5, since each pass takes 5 bits or all that are left.
@@ -236,15 +236,6 @@ cdef void sort_entries(Entry* entries, int64_t n, Entry* spare) noexcept nogil:
         differing |= <uint64_t>entries[i].run_at ^ <uint64_t>entries[0].run_at
         ascending &= before(&entries[i - 1], &entries[i])
     if ascending:
-        return
-    if spare == NULL:
-        heapify(entries, n)                     # a heap sort leaves the greatest first
-        for i in range(n - 1, 0, -1):
-            item = entries[i]
-            entries[i] = entries[0]
-            sift_down(entries, i, 0, item)
-        for i in range(n >> 1):
-            entries[i], entries[n - 1 - i] = entries[n - 1 - i], entries[i]
         return
     by_seq = differing == 0
     if by_seq:
@@ -284,21 +275,34 @@ cdef inline int64_t sort_digit(const Entry* entry, bint by_seq, int shift) noexc
 
 
 cdef bint reserve(Taken* taken, int64_t extra) noexcept nogil:
-    """Room for `extra` more, and as many in `spare`. False: no memory."""
-    cdef int64_t room = taken.n + extra
-    cdef Entry* larger
-    if room > taken.room:
-        room = max(room, 2 * taken.room)
-        larger = <Entry*>PyMem_RawRealloc(taken.entries, room * sizeof(Entry))
+    """Room for `extra` more ids. False: no memory."""
+    cdef int64_t room = max(taken.n + extra, 2 * taken.room)
+    cdef int64_t* larger
+    if taken.n + extra > taken.room:
+        larger = <int64_t*>PyMem_RawRealloc(taken.ids, room * sizeof(int64_t))
         if larger == NULL:
             return False
-        taken.entries = larger
+        taken.ids = larger
         taken.room = room
-    if extra > taken.spare_room:
-        PyMem_RawFree(taken.spare)
-        taken.spare = <Entry*>PyMem_RawMalloc(2 * extra * sizeof(Entry))
-        taken.spare_room = 2 * extra if taken.spare != NULL else 0
     return True
+
+
+cdef bint reserve_scratch(Taken* taken, int64_t n) noexcept nogil:
+    """Room to sort n entries. False: no memory."""
+    if 2 * n > taken.scratch_room:
+        PyMem_RawFree(taken.scratch)
+        taken.scratch = <Entry*>PyMem_RawMalloc(4 * n * sizeof(Entry))
+        taken.scratch_room = 4 * n if taken.scratch != NULL else 0
+    return taken.scratch != NULL
+
+
+cdef void note_sorted(Taken* taken, int64_t k) noexcept nogil:
+    """Sort the first k entries of the scratch and note them as taken."""
+    cdef int64_t i
+    sort_entries(taken.scratch, k, taken.scratch + k)
+    for i in range(k):
+        taken.ids[taken.n + i] = taken.scratch[i].id
+    taken.n += k
 
 
 # ---------------------------------------------------------------- bits of a slot
@@ -680,10 +684,10 @@ cdef class Timetable:
         be no memory for all, those are returned that there is memory for, and the rest waits.
         """
         cdef int64_t k = 0
-        cdef Entry* due = self._take_block(instant(now, "now"), limit_of(limit), &k)
+        cdef int64_t* due = self._take_block(instant(now, "now"), limit_of(limit), &k)
         cdef list out = []
         try:
-            self._release_block(&due.id, k, ENTRY_STRIDE, out)
+            self._release_block(due, k, 1, out)
         finally:
             PyMem_RawFree(due)
         self._tidy()
@@ -695,29 +699,25 @@ cdef class Timetable:
         Returns: int64[k]. Complexity: as `pop_due`.
         """
         cdef int64_t k = 0
-        cdef Entry* due = self._take_block(instant(now, "now"), limit_of(limit), &k)
+        cdef int64_t* due = self._take_block(instant(now, "now"), limit_of(limit), &k)
         cdef cnp.ndarray ids
-        cdef int64_t* target
-        cdef int64_t i
         try:
-            self._release_block(&due.id, k, ENTRY_STRIDE, None)
+            self._release_block(due, k, 1, None)
             ids = np.empty(k, dtype=np.int64)
-            target = <int64_t*>cnp.PyArray_DATA(ids)
-            for i in range(k):
-                target[i] = due[i].id
+            memcpy(cnp.PyArray_DATA(ids), due, k * sizeof(int64_t))
         finally:
             PyMem_RawFree(due)
         self._tidy()
         return ids
 
-    cdef Entry* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL:
+    cdef int64_t* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL:
         """Take what is due into a new block, ids marked by `_part`. The caller frees it."""
         cdef Taken out
         cdef bint long_, complete = False
         memset(&out, 0, sizeof(out))
         now = min(now, NEVER - 1)
-        out.entries = <Entry*>PyMem_RawMalloc(FEW * sizeof(Entry))
-        if out.entries != NULL:
+        out.ids = <int64_t*>PyMem_RawMalloc(FEW * sizeof(int64_t))
+        if out.ids != NULL:
             out.room = FEW
             with self.lock:
                 long_ = self._are_many_due(now, limit)
@@ -727,12 +727,12 @@ cdef class Timetable:
                 with nogil:
                     with self.lock:
                         complete = self._drain(now, limit, &out)
-        PyMem_RawFree(out.spare)
+        PyMem_RawFree(out.scratch)
         if not complete and out.n == 0:
-            PyMem_RawFree(out.entries)
+            PyMem_RawFree(out.ids)
             raise MemoryError("no memory to take the due timers; they wait unchanged")
         taken[0] = out.n
-        return out.entries
+        return out.ids
 
     def clear(self):
         """Remove every timer; items are released. Ids given out before stay unknown for good. Complexity: O(n)."""
@@ -1363,6 +1363,8 @@ cdef class Timetable:
                 bucket = lowest_bucket(q, &level, &digit)
                 if bucket.count > limit - out.n or end_of(q, level, digit).run_at > now:
                     break
+                if not reserve_scratch(out, bucket.count):
+                    break                       # by the heap, then, which needs none
                 if not reserve(out, bucket.count):
                     return False
                 self._drain_bucket(level, digit, out)
@@ -1372,26 +1374,29 @@ cdef class Timetable:
         """Take what is due of the heap, whose root is: one by one, or parted from the rest and sorted, if many are."""
         cdef Queue* q = &self._q
         cdef int64_t due = self._count_due(now, limit)
-        cdef int64_t i, kept = 0, start = out.n
+        cdef int64_t i, k = 0, kept = 0, start = out.n
         cdef Entry entry
         if not reserve(out, due):
             return False
-        if due <= FEW or due < q.n >> 3 or due >= limit or self._is_mixed():
+        if due <= FEW or due < q.n >> 3 or due >= limit or self._is_mixed() or not reserve_scratch(out, due):
             while True:
                 entry = q.heap[0]
                 queue_pop(q)
-                self._take_entry(&entry, out)
+                if self._take_entry(&entry):
+                    out.ids[out.n] = entry.id
+                    out.n += 1
                 if q.n == 0 or q.heap[0].run_at > now or out.n - start == limit or self._is_mixed():
                     return True
         for i in range(q.n):
-            if q.heap[i].run_at <= now and not (q.far_n > 0 and is_behind(q, &q.heap[i])):
-                self._take_entry(&q.heap[i], out)
-            else:
+            if q.heap[i].run_at > now or (q.far_n > 0 and is_behind(q, &q.heap[i])):
                 q.heap[kept] = q.heap[i]
                 kept += 1
+            else:
+                out.scratch[k] = q.heap[i]
+                k += self._take_entry(&out.scratch[k])
         q.n = kept
         heapify(q.heap, kept)
-        sort_entries(out.entries + start, out.n - start, out.spare)
+        note_sorted(out, k)
         return True
 
     cdef inline bint _is_mixed(self) noexcept nogil:
@@ -1404,7 +1409,7 @@ cdef class Timetable:
         cdef Entry end = end_of(q, level, digit)
         cdef Bucket taken = detach(q, level, digit)
         cdef Block* block
-        cdef int64_t i, start = out.n
+        cdef int64_t i, k = 0
         q.base_at = end.run_at
         q.base_seq = end.seq
         while taken.first != NULL:
@@ -1412,20 +1417,20 @@ cdef class Timetable:
             if block.next != NULL and block.next.next != NULL:
                 self._fetch_ahead(block.next.next.entries, block.next.next.count)
             for i in range(block.count):
-                self._take_entry(&block.entries[i], out)
+                out.scratch[k] = block.entries[i]
+                k += self._take_entry(&out.scratch[k])
             taken.first = block.next
             give_block(q, block)
-        sort_entries(out.entries + start, out.n - start, out.spare)
+        note_sorted(out, k)
 
-    cdef inline void _take_entry(self, const Entry* entry, Taken* out) noexcept nogil:
-        """Note an entry that has left the queue as taken, if it is live."""
+    cdef inline bint _take_entry(self, Entry* entry) noexcept nogil:
+        """Part with an entry that has left the queue, and mark its id (`_part`). False: it was dead."""
         if not self._is_live(entry):
             self._entry_gone(entry)
-            return
-        out.entries[out.n] = entry[0]
-        out.entries[out.n].id = self._part(entry.id)
-        out.n += 1
+            return False
+        entry.id = self._part(entry.id)
         self._live -= 1
+        return True
 
     # ------------------------------------------------------------ timers that are held; caller holds the lock
 
