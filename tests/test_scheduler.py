@@ -931,7 +931,7 @@ def test_constructor_arguments_of_a_wrong_kind_are_refused(arguments, error, mes
 
 @pytest.mark.parametrize("arguments", [{"clock": ManualClock()}, {"retry": FixedBackoff(2, 1)}])
 def test_agenda_with_a_clock_or_retry_beside_it_is_refused(stack, arguments):
-    with pytest.raises(ValueError, match=r"^clock and retry must be left out where an agenda is given"):
+    with pytest.raises(ValueError, match=r"^clock, wall_clock and retry must be left out where an agenda is given"):
         Scheduler(workers=1, agenda=stack.Agenda(), **arguments)
 
 

@@ -26,10 +26,12 @@ cdef int CANCELLED
 cdef int ONE_OFF
 cdef int FIXED_RATE
 cdef int FIXED_DELAY
+cdef int RULE
 
 cdef int NOWHERE
 cdef int ENTERED
 cdef int PARKED
+cdef int ON_WALL
 
 cdef int SKIP
 cdef int BURST
@@ -52,6 +54,8 @@ cdef int DROPPED
 cdef int TIMED_OUT
 
 cdef int64_t MAX_BURST
+cdef int64_t WALL_STEP
+cdef int64_t WALL_REPEAT
 cdef int ASYNC_FLAGS
 cdef object DEFAULT
 cdef object FUNCTION
@@ -92,8 +96,13 @@ cdef int64_t later(int64_t instant, int64_t ns) noexcept
 
 
 @cython.locals(ns=int64_t)
+cdef int64_t carried(int64_t instant, int64_t origin, int64_t target) noexcept
+
+
+@cython.locals(ns=int64_t)
 cdef int64_t duration(object value, str name) except? -1
 cdef int check_task(object task) except -1
+cdef int check_rule(object when) except -1
 cdef int signal(object park) except -1
 cdef int notify(list waiters) except -1
 cdef int deliver(object future, object value) except -1
@@ -127,6 +136,12 @@ cdef class Extras:
     cdef Lane lane
     cdef Job culprit
     cdef list dependents
+    cdef object when
+    cdef int64_t wall_at
+    cdef int64_t wall_id
+    cdef int64_t last
+    cdef int64_t bursts
+    cdef int64_t steps
     cdef int64_t nominal
     cdef int64_t started_at
     cdef int64_t timeout
@@ -147,6 +162,10 @@ cdef class Extras:
     cdef uint32_t streak
     cdef uint8_t kind
     cdef uint8_t on_missed
+    cdef bint dated
+    cdef bint calendar
+    cdef bint spent
+    cdef bint displaced
     cdef bint own_retry
     cdef bint paused
     cdef bint run_anyway
@@ -200,6 +219,14 @@ cdef class Round:
     cdef object told_error
     cdef Job job
     cdef object idle_context
+    cdef object when
+    cdef object broken
+    cdef int64_t slot
+    cdef int64_t missed
+    cdef int64_t bursts
+    cdef int64_t steps
+    cdef bint asked
+    cdef bint rule_is_over
     cdef int64_t nominal
     cdef uint32_t run
     cdef int event
@@ -214,6 +241,15 @@ cdef class Round:
 cdef class Agenda:
     cdef Timetable _tt
     cdef Timetable _limits
+    cdef Timetable _wall
+    cdef object _wall_clock
+    cdef int64_t _offset
+    cdef int64_t _steps
+    cdef bint _restless
+    cdef bint _unsettled
+    cdef bint _told
+    cdef bint _wall_told
+    cdef int64_t _wall_bound
     cdef ReadyLine _line
     cdef int64_t _max_waiting
     cdef object _clock
@@ -254,6 +290,50 @@ cdef class Agenda:
 
     cdef int64_t _now(self) except? -1
     cdef int64_t _now_or_last(self)
+    cdef int64_t _wall_now(self) except? -1
+    cdef int64_t _wall_now_or_estimate(self, int64_t now) except? -1
+    cdef int64_t _date(self, object at, object delay, int64_t now) except? -1
+    cdef int64_t _limit_at(self, object until) except? -1
+    cdef int64_t _waiting(self) noexcept
+    cdef int64_t _soonest(self) noexcept
+    cdef int64_t _instant_of(self, Job job) noexcept
+    cdef bint _has_room_for(self, Job job, bint dated, Extras spare) except -1
+    cdef int _displace(self, Extras extras, int64_t run_at, int64_t wall_at, bint dated) except -1
+
+    @cython.locals(offset=int64_t, left=int64_t, count=int64_t, is_back=bint, job=Job)
+    cdef int _look(self, int64_t now, int64_t wall_now) except -1
+
+    @cython.locals(count=int64_t, timer_id=int64_t, job=Job, extras=Extras)
+    cdef int64_t _promote_wall(self, int64_t now, int64_t wall_now, int64_t limit) except -1
+
+    @cython.locals(extras=Extras, wall_at=int64_t, base=int64_t, instant=int64_t, is_over=bint)
+    cdef int _anchor(self, Job job, int64_t wall_now, Round round) except -1
+    cdef int64_t _base(self, int64_t last, int64_t wall_now) noexcept
+
+    @cython.locals(
+        extras=Extras,
+        calendar=bint,
+        slot=int64_t,
+        spent=bint,
+        bursts=int64_t,
+        started_at=int64_t,
+        until=int64_t,
+        over=bint,
+        anew=bint,
+        last=int64_t,
+        begin=int64_t,
+        finish=int64_t,
+        missed=int64_t,
+        edge=int64_t,
+    )
+    cdef int _ask(self, Job job, uint32_t run, int64_t end, object error, Round round) except -1
+
+    @cython.locals(run_at=int64_t)
+    cdef int _turn_by_rule(self, Job job, Extras extras, bint failed, Round round) except -1
+    cdef int _arm_next(self, Job job, Extras extras) except -1
+
+    @cython.locals(place=int)
+    cdef int _arm_wall(self, Job job, Extras extras) except -1
     cdef int64_t _start(self, int64_t now, object delay, object at, str name) except? -1
     cdef int _rank(self, object priority) except? -1
 
@@ -286,14 +366,14 @@ cdef class Agenda:
     )
     cdef int _refuse(self, int done, Job job, Extras extras, list upstream) except -1
 
-    @cython.locals(other=Job, direct=bint, name=str, done=int)
+    @cython.locals(other=Job, direct=bint, dated=bint, name=str, done=int)
     cdef int _enter(
         self, Job job, Extras extras, int64_t run_at, int priority, int64_t now, list upstream, list spares
     ) except -2
 
     @cython.locals(lane=Lane, k=int64_t)
     cdef int _enter_options(self, Job job, Extras extras, list upstream) except -2
-    cdef int _drop_limit(self, Extras extras) except -1
+    cdef int _drop_timers(self, Extras extras) except -1
 
     @cython.locals(extras=Extras, paused=bint, since=int64_t, run_at=int64_t, attempts=uint32_t, state=int)
     cdef object _info_of(self, Job job)

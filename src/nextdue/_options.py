@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
 from .retry import RetryPolicy
@@ -40,5 +40,14 @@ class RepeatOptions(JobOptions, total=False):
 class RateOptions(RepeatOptions, total=False):
     """Of a fixed-rate job."""
 
+    on_missed: str
+    overlap: str
+
+
+class RecurringOptions(JobOptions, total=False):
+    """Of a job whose slots a rule gives."""
+
+    until: int | datetime | None
+    max_runs: int | None
     on_missed: str
     overlap: str

@@ -16,10 +16,15 @@ Where a job's one live entry is:
     ENTERED and the slot is waiting     in the timetable
     ENTERED and the slot is held        in the ready line
     PARKED                              in the line of its key, all of whose places are taken
+    ON_WALL                             in the other timetable, of the wall clock
     NOWHERE                             it runs, or came due in a pause, or waits for other jobs, or has ended
 
 A slot is the job's for life: held while it runs, kept when it has ended until the history forgets it. So an automatic
 id needs no dict, and an id that is stale is refused by the timetable.
+
+Two clocks. Delays and periods know only the agenda's own, which is monotonic. A run that is due at a date waits in a
+timetable of its own, in nanoseconds of the wall clock, and is translated when the wall clock has reached it, never
+before: so nothing has to be moved when that clock is set. A slot of the calendar is computed anew when it is set back.
 """
 
 from __future__ import annotations
@@ -37,10 +42,12 @@ from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from copy import copy
+from datetime import datetime
 from functools import partial
 
 from ._reports import Event, JobInfo, Lags, Run, Stats, here
 from ._units import duration_ns, limit_ns, positive_ns
+from ._wall import instant_ns, is_calendar, next_slot
 from .errors import DuplicateJobId, FailedResult, TooManyJobs, UnknownJobId
 from .retry import DEFAULT
 from .status import Status
@@ -57,6 +64,7 @@ if TYPE_CHECKING:  # annotations are for readers and mypy: C types are in `_agen
     from datetime import timedelta
     from typing import Any
 
+    from .recurrence import Recurrence
     from .retry import RetryPolicy
 
     Seconds = float | timedelta
@@ -89,13 +97,15 @@ PROMOTED = 4096  # jobs that become ready in one round of the lock: a millisecon
 NO_BOUND = 2**63
 
 SCHEDULED, RUNNING, SUCCEEDED, FAILED, CANCELLED = range(5)
-ONE_OFF, FIXED_RATE, FIXED_DELAY = range(3)
-NOWHERE, ENTERED, PARKED = range(3)  # where a job's live entry is
+ONE_OFF, FIXED_RATE, FIXED_DELAY, RULE = range(4)
+NOWHERE, ENTERED, PARKED, ON_WALL = range(4)  # where a job's live entry is
 SKIP, BURST, SHIFT = range(3)  # what becomes of missed slots
 ADDED, CLOSED, DUPLICATE, NO_ROOM, FULL, OTHER_LIMIT, UNKNOWN = range(7)  # what came of an attempt to add a job
 
 MAX_BURST = 1000  # missed slots that `on_missed="burst"` makes up for at most
+MAX_ASKED = 1000  # slots that a rule is asked for one by one, and that are counted, before the rest is passed over
 ON_MISSED = {"skip": SKIP, "burst": BURST, "shift": SHIFT}
+ON_MISSED_OF_RULE = {"skip": SKIP, "burst": BURST}
 OVERLAP = {"skip": False, "queue": True}
 ON_UPSTREAM_FAILURE = {"cancel": False, "run": True}
 STARTED, DONE, FAILURE, RETRYING, SKIPPED, DROPPED, TIMED_OUT = (1 << k for k in range(7))  # events, as bits
@@ -108,6 +118,9 @@ EVENTS = {
     "cancelled": DROPPED,
     "timed_out": TIMED_OUT,
 }
+WALL_STEP = 100_000_000  # ns by which the wall clock has to move against the other to have been set
+WALL_REPEAT = 60 * SECOND_NS  # a slot that was run is not run again where the wall clock is set back by less
+AT = "int nanoseconds on the agenda's clock or an aware datetime"
 LAGS = 488  # buckets of the lag histogram: exact below 16 ns, then eight for each power of two
 
 STATUS = (Status.SCHEDULED, Status.RUNNING, Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
@@ -122,6 +135,15 @@ def later(instant: int, ns: int) -> int:
     if ns == NEVER or instant > NEVER - ns:
         return NEVER
     return instant + ns
+
+
+def carried(instant: int, origin: int, target: int) -> int:
+    """`instant`, of a clock that shows `origin`, on one that shows `target` at the same time; saturating."""
+    if instant >= origin:
+        ns = NEVER if origin < 0 and instant > NEVER + origin else instant - origin
+        return later(target, ns)
+    ns = NEVER if instant < 0 and origin > NEVER + instant else origin - instant
+    return AWAKE + 1 if target < AWAKE + 1 + ns else target - ns
 
 
 def duration(value: Any, name: str) -> int:
@@ -151,6 +173,13 @@ def check_task(task: Any) -> int:
     elif not is_async(task):
         return 0
     raise TypeError(f"task must be a plain callable, got the coroutine function {task!r}")
+
+
+def check_rule(when: Any) -> int:
+    """Refuse coroutine functions, which would give no instant."""
+    if is_async(when):
+        raise TypeError(f"when must be a plain callable, got the coroutine function {when!r}")
+    return 0
 
 
 def is_async(task: Any) -> bool:
@@ -313,10 +342,14 @@ class Extras:
 
     __slots__ = (
         "blockers",
+        "bursts",
+        "calendar",
         "context",
         "culprit",
+        "dated",
         "deadline",
         "dependents",
+        "displaced",
         "extra",
         "future",
         "hung",
@@ -326,6 +359,7 @@ class Extras:
         "kind",
         "kwargs",
         "lane",
+        "last",
         "last_error",
         "limit_id",
         "max_runs",
@@ -343,7 +377,9 @@ class Extras:
         "seed",
         "skipped",
         "slot",
+        "spent",
         "started_at",
+        "steps",
         "stoppers",
         "streak",
         "timed_out",
@@ -352,6 +388,9 @@ class Extras:
         "until",
         "untold",
         "waiters",
+        "wall_at",
+        "wall_id",
+        "when",
     )
 
     def __init__(self) -> None:
@@ -400,6 +439,18 @@ class Extras:
         self.extra = False  # the next run is one that `run_now` asked for: the slots are as before
         self.jitter = 0  # ns, the greatest
         self.seed = 0
+        # Wall clock.
+        self.dated = False  # the next run is due at wall_at
+        self.wall_at = 0  # instant of the wall clock, with jitter
+        self.wall_id = -1  # the job's timer in the timetable of the wall clock
+        # Recurring by a rule: `slot`, `until` and `last` are instants of the rule's clock.
+        self.when: Any = None
+        self.calendar = False  # that clock is the wall clock
+        self.spent = False  # `slot` was run, and the rule has not been asked for the next
+        self.last = AWAKE  # the slot that was run last
+        self.bursts = 0  # missed slots in a row that were run
+        self.displaced = False  # `slot` is where `reschedule` put it, not the rule
+        self.steps = 0  # how often the wall clock had been set back when `slot` was computed
 
     def advance(self, instant: int) -> int:
         """Skip the slots before `instant`; how many. O(1): slots are `first + k * period`, k is found by division."""
@@ -502,9 +553,12 @@ class Job:
 
     @property
     def run_at(self) -> int:
-        """Instant of the next run, or of the last when none is to come: int, nanoseconds on the agenda's clock."""
+        """Instant of the next run, or of the last when none is to come: int, nanoseconds on the agenda's clock.
+
+        Of a run that waits for the wall clock it is an estimate, by how the two clocks stood to each other last.
+        """
         with self._agenda._tt.lock:
-            return self._run_at
+            return self._agenda._instant_of(self)
 
     @property
     def attempts(self) -> int:
@@ -648,6 +702,9 @@ class Round:
 
     __slots__ = (
         "args",
+        "asked",
+        "broken",
+        "bursts",
         "condition",
         "context",
         "crowded",
@@ -662,26 +719,32 @@ class Round:
         "job",
         "kwargs",
         "late",
+        "missed",
         "nominal",
         "overdue",
         "retry",
+        "rule_is_over",
         "run",
+        "slot",
+        "steps",
         "stoppers",
         "task",
         "told",
         "told_error",
         "waiters",
         "watcher",
+        "when",
         "worker",
     )
 
     def __init__(self) -> None:
-        self.task: Any = None  # of the job that has ended, like the next five: to be dropped
+        self.task: Any = None  # of the job that has ended, like the next six: to be dropped
         self.args: tuple[Any, ...] | None = None
         self.kwargs: dict[str, Any] | None = None
         self.retry: RetryPolicy | None = None
         self.condition: Any = None
         self.context: contextvars.Context | None = None
+        self.when: Any = None
         self.forgotten: Job | None = None  # the job that the history has dropped for it
         self.error: BaseException | None = None  # a last_error that has been replaced
         self.ended: Any = None  # a Job with jobs that come after it
@@ -702,6 +765,14 @@ class Round:
         self.late = False  # that run had passed its time limit, and a substitute works in place of this thread
         self.overdue = False  # a run was booked as past its limit: its thread will leave when it ends
         self.idle_context: contextvars.Context | None = None  # an empty one, for the next run
+        # What a rule has answered, before the booking of a run that goes by it.
+        self.asked = False
+        self.slot = 0
+        self.missed = 0  # slots before that one that are skipped
+        self.bursts = 0
+        self.rule_is_over = False
+        self.broken: BaseException | None = None  # what the rule raised; then the error that gives way to it
+        self.steps = 0
 
     def is_busy(self) -> bool:
         return self.job is not None
@@ -730,9 +801,12 @@ class Round:
             self.retry = None
             self.condition = None
             self.context = None
+            self.when = None
             self.forgotten = None
         if self.error is not None:
             self.error = None
+        if self.broken is not None:
+            self.broken = None
         if self.future is not None:
             revoke(self.future)
             self.future = None
@@ -772,6 +846,8 @@ class Agenda:
         retry: policy for failed one-offs that have none of their own; None: no retry.
         history: how many ended jobs are remembered by their id.
         max_waiting: how many jobs may wait, for their time or for a worker; None or infinity: no limit.
+        wall_clock: a callable that returns int nanoseconds since the epoch; it may be set back and forth. Read only
+            while jobs follow it.
 
     Thread-safety: all of it may be called from any thread, and from a task.
 
@@ -792,9 +868,12 @@ class Agenda:
         retry: RetryPolicy | None = None,
         history: int = 10_000,
         max_waiting: int | None = None,
+        wall_clock: Callable[[], int] = time.time_ns,
     ) -> None:
         if not callable(clock):
             raise TypeError(f"clock must be callable, got {clock!r}")
+        if not callable(wall_clock):
+            raise TypeError(f"wall_clock must be callable, got {wall_clock!r}")
         if retry is not None and not callable(retry):
             raise TypeError(f"retry must be callable or None, got {retry!r}")
         if isinstance(history, bool) or not hasattr(history, "__index__"):
@@ -805,6 +884,12 @@ class Agenda:
         self._max_waiting = NEVER if unlimited else count_of(max_waiting, "max_waiting")
         self._tt = Timetable()
         self._limits: Any = None  # a Timetable: ends of time limits; the lock of _tt guards it, as everything
+        self._wall: Any = None  # a Timetable: runs due at a date; made by the first, under the one lock too
+        self._wall_clock = wall_clock
+        self._offset = 0  # wall clock minus clock, when they were last looked at
+        self._steps = 0  # how often the wall clock was seen set back
+        self._restless = False  # the watcher has to look at the wall clock before it sleeps on
+        self._unsettled = False  # a slot may have been computed before the wall clock was set back
         self._line = ReadyLine(self._tt)
         self._clock = clock
         self._monotonic = clock is time.monotonic_ns
@@ -837,6 +922,9 @@ class Agenda:
         self._workers = False
         self._watcher: Any = None
         self._armed_at = AWAKE
+        self._told = False  # the clock tells when it is moved: no timed wait for it
+        self._wall_told = False
+        self._wall_bound = 5 * SECOND_NS  # longest sleep while jobs follow a wall clock that does not tell
         self._idle: list[Any] = []
         self._idle_count = 0
         self._waking = False
@@ -851,7 +939,7 @@ class Agenda:
         task: Callable[..., Any],
         delay: Seconds = 0,
         *,
-        at: int | None = None,
+        at: int | datetime | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         id: str | None = None,
@@ -871,7 +959,8 @@ class Agenda:
         Args:
             task: a callable; not a coroutine function.
             delay: seconds or a timedelta from now; zero or less: now.
-            at: int, nanoseconds on this clock, in place of a delay.
+            at: in place of a delay: int, nanoseconds on this clock; or an aware datetime: the job follows the wall
+                clock then, and runs as soon as that has reached it, however it is set meanwhile.
             args, kwargs: the task's own arguments, a tuple or list and a mapping with str keys.
             id: a str that no job has that has not ended; None: an automatic int.
             priority: -2048..2047; the higher goes first among equals and among ready jobs.
@@ -890,7 +979,13 @@ class Agenda:
         Complexity: O(log n) at worst, O(1) on average.
         """
         now = self._now()
-        run_at = self._start(now, delay, at, "delay")
+        wall_at = -1
+        dated = at is not None and isinstance(at, datetime)
+        if dated:
+            run_at = now
+            wall_at = self._date(at, delay, now)
+        else:
+            run_at = self._start(now, delay, at, "delay")
         extras = self._extras_for(task, args, kwargs, id, retry)
         if (
             key is None
@@ -902,11 +997,15 @@ class Agenda:
             and on_upstream_failure == "cancel"
             and type(jitter) is int
             and jitter == 0
+            and not dated
         ):
             return self._add(task, run_at, args, extras, self._rank(priority), now, None)
         extras = self._with_options(
             extras, key, key_limit, after, on_upstream_failure, timeout, is_failure, context, jitter
         )
+        if dated:
+            extras.dated = True
+            extras.wall_at = extras.shaken(wall_at)
         return self._add_with(task, run_at, args, extras, self._rank(priority), now, after)
 
     def schedule_at_fixed_rate(
@@ -1020,6 +1119,97 @@ class Agenda:
         self._repeating(extras, FIXED_DELAY, delay_ns, run_at, until, max_runs)
         return self._add_with(task, run_at, args, extras, self._rank(priority), now, after)
 
+    def schedule_recurring(
+        self,
+        task: Callable[..., Any],
+        when: Recurrence | Callable[[int], int | None],
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        priority: int = 0,
+        retry: RetryPolicy | None = DEFAULT,
+        key: str | int | None = None,
+        key_limit: int = 1,
+        after: Iterable[Job | str | int] | None = None,
+        on_upstream_failure: str = "cancel",
+        timeout: Seconds | None = None,
+        is_failure: Callable[[Any], object] | None = None,
+        context: contextvars.Context | None = None,
+        jitter: Seconds = 0,
+        until: int | datetime | None = None,
+        max_runs: int | None = None,
+        on_missed: str = "skip",
+        overlap: str = "skip",
+    ) -> Job:
+        """Run a task at the slots that a rule gives, each at most once.
+
+        The rule is asked for one slot after the other, each time a run ends, without a lock. A slot strictly inside a
+        run is skipped, one equal to its end is run. After a pause, or where the wall clock was set forward, the
+        earliest missed slot is run, late, and the others are skipped. Where the wall clock was set back, the next slot
+        is computed anew from what it shows. Of skipped slots up to 1,000 are counted at a time.
+
+        Args:
+            when: an object with `next_after(dt)`, as `Cron` has it: aware datetimes, on the wall clock; or a callable
+                on this clock: int nanoseconds to int nanoseconds. It is given a slot, first the present, and answers
+                with a later one, or with None: there is none, and the job has ended, as by `max_runs`. If it raises, or
+                answers with no later instant, the job ends FAILED.
+            until: no slot is later; an aware datetime or int nanoseconds, as the rule has it.
+            max_runs: as `schedule_at_fixed_rate`.
+            on_missed: "skip": as above; "burst": each missed slot is run, late, at most 1,000 in a row.
+            overlap: "skip": as above; "queue": of the slots inside a run one is run right after it.
+            jitter: by chance up to so much is added to each slot.
+            others: as `schedule`.
+
+        Raises: as `schedule`; what the rule raises; ValueError if it has no slot to come.
+        """
+        now = self._now()
+        calendar = is_calendar(when)
+        if not calendar:
+            check_rule(when)
+        extras = self._with_options(
+            self._extras_for(task, args, kwargs, id, retry),
+            key,
+            key_limit,
+            after,
+            on_upstream_failure,
+            timeout,
+            is_failure,
+            context,
+            jitter,
+        )
+        extras.own_retry = True
+        extras.kind = RULE
+        extras.when = when
+        extras.calendar = calendar
+        extras.on_missed = choice(on_missed, ON_MISSED_OF_RULE, "on_missed")
+        extras.queue = choice(overlap, OVERLAP, "overlap")
+        if max_runs is not None:
+            extras.max_runs = count_of(max_runs, "max_runs")
+        if until is not None:
+            if calendar:
+                extras.until = instant_ns(until, "until", "an aware datetime or None")
+            else:
+                extras.until = self._limit_at(until)
+        rank = self._rank(priority)
+        start = now
+        if calendar:
+            self._make_wall(now)
+            with self._tt.lock:
+                extras.steps = self._steps
+            start = self._wall_now()
+        slot = next_slot(when, calendar, start)
+        if slot is None:
+            raise ValueError(f"when must have a slot to come, got {when!r}")
+        if extras.until < slot:
+            raise ValueError(f"until must not be before the first run, got {until!r}")
+        extras.slot = slot
+        run_at = slot
+        if calendar:
+            extras.dated = True
+            extras.wall_at = extras.shaken(slot)
+        return self._add_with(task, run_at, args, extras, rank, now, after)
+
     def _submit(
         self, future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Job:
@@ -1051,14 +1241,40 @@ class Agenda:
             complain("the clock failed; its last reading stands in")
             return self._last_now
 
+    def _wall_now(self) -> int:
+        now = self._wall_clock()
+        if isinstance(now, bool) or not hasattr(now, "__index__"):
+            raise TypeError(f"wall_clock must return int nanoseconds, got {now!r}")
+        instant = operator.index(now)
+        if not AWAKE < instant < NEVER:
+            raise OverflowError(f"wall_clock must return int nanoseconds within int64, got {now!r}")
+        return instant
+
+    def _wall_now_or_estimate(self, now: int) -> int:
+        """The wall clock where nobody could take its error: then it is taken to have gone on with the other."""
+        try:
+            return self._wall_now()
+        except BaseException:
+            complain("the wall clock failed; it is taken to have gone on")
+            return carried(now, 0, self._offset)
+
     def _start(self, now: int, delay: Any, at: Any, name: str) -> int:
         if at is None:
             return later(now, duration(delay, name))
         if isinstance(at, bool) or not hasattr(at, "__index__"):
-            raise TypeError(f"at must be int nanoseconds on the agenda's clock, got {at!r}")
+            rule = AT if name == "delay" else "int nanoseconds on the agenda's clock"  # a first slot is no date
+            raise TypeError(f"at must be {rule}, got {at!r}")
         if type(delay) is not int or delay != 0:
             raise ValueError(f"{name} must be 0 where at is given, got {delay!r}")
         return min(max(operator.index(at), AWAKE + 1), NEVER)
+
+    def _date(self, at: Any, delay: Any, now: int) -> int:
+        """The instant of the wall clock at which a run is due, and a timetable for it."""
+        wall_at = instant_ns(at, "at", AT)
+        if type(delay) is not int or delay != 0:
+            raise ValueError(f"delay must be 0 where at is given, got {delay!r}")
+        self._make_wall(now)
+        return wall_at
 
     def _rank(self, priority: Any) -> int:
         if type(priority) is int and -2048 <= priority <= 2047:
@@ -1150,15 +1366,29 @@ class Agenda:
             if self._limits is None:
                 self._limits = limits
 
+    def _make_wall(self, now: int) -> None:
+        """The timetable of the wall clock, made by the first job that follows it."""
+        if self._wall is not None:
+            return
+        wall = Timetable()
+        offset = carried(self._wall_now(), now, 0)
+        with self._tt.lock:
+            if self._wall is None:
+                self._offset = offset
+                self._wall = wall
+
+    def _limit_at(self, until: Any) -> int:
+        if isinstance(until, bool) or not hasattr(until, "__index__"):
+            raise TypeError(f"until must be int nanoseconds on the agenda's clock or None, got {until!r}")
+        return min(max(operator.index(until), AWAKE), NEVER)
+
     def _repeating(self, extras: Extras, kind: int, period: int, run_at: int, until: Any, max_runs: Any) -> Extras:
         extras.own_retry = True  # a repeating job carries on; it is retried by a policy of its own alone
         extras.kind = kind
         extras.period = period
         extras.slot = run_at
         if until is not None:
-            if isinstance(until, bool) or not hasattr(until, "__index__"):
-                raise TypeError(f"until must be int nanoseconds on the agenda's clock or None, got {until!r}")
-            extras.until = min(max(operator.index(until), AWAKE), NEVER)
+            extras.until = self._limit_at(until)
             if extras.until < run_at:
                 raise ValueError(f"until must not be before the first run, got {until!r}")
         if max_runs is not None:
@@ -1184,7 +1414,9 @@ class Agenda:
                 self._check_handle(other)
                 if extras.name is not None and other == extras.name:
                     raise ValueError(f"after must not lead back to the job itself, got {other!r} -> {extras.name!r}")
-        return self._add(task, extras.shaken(run_at), args, extras, rank, now, upstream)
+        if not extras.dated:
+            run_at = extras.shaken(run_at)
+        return self._add(task, run_at, args, extras, rank, now, upstream)
 
     def _add(
         self,
@@ -1220,12 +1452,14 @@ class Agenda:
                 if done == ADDED:
                     worker = self._worker_to_wake()
                     # Not run_at: what went straight to the ready line is not the watcher's business.
-                    watcher = self._watcher_to_wake(self._tt._next())
+                    watcher = self._watcher_to_wake(self._soonest())
             if done != NO_ROOM:
                 break
             self._tt._make_room(1)
             if extras is not None and extras.timeout > 0:
                 self._limits._make_room(1)
+            if extras is not None and extras.dated:
+                self._wall._make_room(1)
         if worker is not None:
             signal(worker)
         if watcher is not None:
@@ -1274,13 +1508,15 @@ class Agenda:
         """
         if self._closed or self._orphaned:
             return CLOSED
-        if self._tt._live + self._line._waiting() + self._parked >= self._max_waiting:
+        if self._waiting() + self._line._waiting() + self._parked >= self._max_waiting:
             return FULL
         if not self._tt._has_room(1):
             return NO_ROOM
         name = None
+        dated = False
         if extras is not None:
             name = extras.name
+            dated = extras.dated
             if name is not None:
                 other = self._names.get(name)
                 if other is not None and other._state <= RUNNING:
@@ -1288,12 +1524,12 @@ class Agenda:
             done = self._enter_options(job, extras, upstream)
             if done != ADDED:
                 return done
-        direct = self._workers and run_at <= now and upstream is None
+        direct = self._workers and run_at <= now and upstream is None and not dated
         if direct and self._tt._next() <= now:
             # What is due already goes first; if that is more than one round's work, this job waits behind it.
             self._line._promote(now, PROMOTED)
             direct = self._tt._next() > now
-        if direct or upstream is not None:
+        if direct or dated or upstream is not None:
             job._id = self._tt._occupy(priority, job)
             if direct and job._id >= 0 and not self._line._put(run_at, self._tt._ticket(job._id), job._id):
                 self._tt._release(job._id)
@@ -1302,9 +1538,9 @@ class Agenda:
             job._id = self._tt._add(run_at, priority, job)
         if job._id < 0:
             if extras is not None:
-                self._drop_limit(extras)
+                self._drop_timers(extras)
             return -1
-        job._entered = ENTERED
+        job._entered = NOWHERE if dated else ENTERED
         if extras is not None:
             if name is not None:
                 self._names[name] = job
@@ -1314,6 +1550,8 @@ class Agenda:
             if upstream is not None:
                 job._entered = NOWHERE
                 self._depend(job, extras, upstream, spares)
+            elif dated:
+                self._arm_next(job, extras)
         return ADDED
 
     def _enter_options(self, job: Job, extras: Extras, upstream: list[Any] | None) -> int:
@@ -1334,10 +1572,21 @@ class Agenda:
             extras.limit_id = self._limits._occupy(0, job)
             if extras.limit_id < 0:
                 return -1
+        if extras.dated and extras.wall_id < 0:
+            if not self._wall._has_room(1):
+                return NO_ROOM
+            extras.wall_id = self._wall._occupy(0, job)  # held, and so armed at any time without memory
+            if extras.wall_id < 0:
+                self._drop_timers(extras)
+                return -1
         return ADDED
 
-    def _drop_limit(self, extras: Extras) -> int:
-        """Give the timer of a job's time limit back. Caller holds the lock, and a reference to the job."""
+    def _drop_timers(self, extras: Extras) -> int:
+        """Give back what a job has in the other timetables. Caller holds the lock, and a reference to the job."""
+        if extras.wall_id >= 0:
+            self._wall._disarm(extras.wall_id)
+            self._wall._release(extras.wall_id)
+            extras.wall_id = -1
         if extras.limit_id >= 0:
             self._limits._disarm(extras.limit_id)
             self._limits._release(extras.limit_id)
@@ -1360,7 +1609,7 @@ class Agenda:
             elif other._state != SUCCEEDED and not extras.run_anyway:
                 extras.culprit = other
         if extras.culprit is None and extras.blockers == 0:
-            self._arm(job, job._run_at)
+            self._arm_next(job, extras)
         return 0
 
     def _let_down(self, job: Job) -> int:
@@ -1397,7 +1646,7 @@ class Agenda:
                     extras.culprit = upstream
                     self._end(job, CANCELLED, round)
                 elif extras.blockers == 0:
-                    self._arm(job, job._run_at)
+                    self._arm_next(job, extras)
             self._rouse(round)
         return 0
 
@@ -1437,14 +1686,27 @@ class Agenda:
         round.finish(self)
         return True
 
-    def reschedule(self, job: Job | str | int, delay: Seconds = 0, *, at: int | None = None) -> bool:
-        """Give a job another next run; the slots of a fixed-rate job count from there.
+    def reschedule(self, job: Job | str | int, delay: Seconds = 0, *, at: int | datetime | None = None) -> bool:
+        """Give a job another next run; the slots of a fixed-rate job count from there, a rule is asked from there.
+
+        Args:
+            job: a `Job` or its id.
+            delay, at: as `schedule`.
 
         Returns: False if it had ended, is unknown, or is a one-off that runs; and after a shutdown.
         Complexity: as `schedule`.
         """
         self._check_handle(job)
-        run_at = self._start(self._now(), delay, at, "delay")
+        now = self._now()
+        wall_at = -1
+        spare = None
+        dated = at is not None and isinstance(at, datetime)
+        if dated:
+            run_at = now
+            wall_at = self._date(at, delay, now)
+            spare = Extras()
+        else:
+            run_at = self._start(now, delay, at, "delay")
         round = Round()
         while True:
             with self._tt.lock:
@@ -1454,23 +1716,55 @@ class Agenda:
                 extras = found._extras
                 if found._state == RUNNING and (extras is None or extras.kind == ONE_OFF):
                     return False
-                if self._tt._has_room(1):
+                if self._has_room_for(found, dated, spare):
+                    extras = found._extras
                     if extras is not None and extras.kind != ONE_OFF:
                         extras.slot = run_at
                         extras.retrying = False
                         extras.streak = 0
                         extras.moved = found._going > 0
                         extras.extra = False
+                        if extras.kind == RULE:
+                            self._displace(extras, run_at, wall_at, dated)
+                    if dated:
+                        extras.wall_at = wall_at
                     if extras is not None and extras.blockers > 0:
                         found._run_at = run_at  # it is armed when the jobs it comes after have ended
+                        extras.dated = dated
+                    elif dated:
+                        self._arm_wall(found, extras)
                     else:
                         self._arm(found, run_at)
                     self._rouse(round)
                     break
             found = extras = None  # here: the next round of the lock might drop the last reference
             self._tt._make_room(1)
+            if dated:
+                self._wall._make_room(1)
         round.finish(self)
         return True
+
+    def _has_room_for(self, job: Job, dated: bool, spare: Extras | None) -> bool:
+        """Whether a job can be moved; then it has a timer for its date, if it needs one. Caller holds the lock."""
+        if not self._tt._has_room(1):
+            return False
+        if dated and job._extras is None:
+            job._extras = spare
+        if dated and job._extras.wall_id < 0:
+            if not self._wall._has_room(1):
+                return False
+            job._extras.wall_id = self._wall._occupy(0, job)
+            return bool(job._extras.wall_id >= 0)
+        return True
+
+    def _displace(self, extras: Extras, run_at: int, wall_at: int, dated: bool) -> int:
+        """The next slot of a rule's job is where the user puts it. Caller holds the lock."""
+        extras.spent = False
+        extras.displaced = True
+        if extras.calendar:
+            extras.slot = wall_at if dated else carried(run_at, 0, self._offset)
+            extras.wall_at = extras.slot
+        return 0
 
     def pause(self, job: Job | str | int | None = None) -> bool:
         """Start no run of a job until `resume`; without a job, of none.
@@ -1511,7 +1805,7 @@ class Agenda:
                 return False
             found._extras.paused = False
             if found._entered == NOWHERE and found._going == 0 and found._extras.blockers == 0:
-                self._arm(found, found._run_at)  # it came due in the pause
+                self._arm_next(found, found._extras)  # it came due in the pause
             self._rouse(round)
         round.finish(self)
         return True
@@ -1557,7 +1851,7 @@ class Agenda:
         since = -1
         with self._tt.lock:
             state = job._state
-            run_at = job._run_at
+            run_at = self._instant_of(job)
             attempts = job._attempts
             extras = job._extras
             if extras is not None:
@@ -1575,7 +1869,7 @@ class Agenda:
         """Counts, and how late runs started. Kept in the core as jobs run; nothing is computed until this is asked."""
         lags = [0] * LAGS
         with self._tt.lock:
-            waiting = self._tt._live
+            waiting = self._waiting()
             ready = self._line._waiting() + self._parked
             running = self._runs
             started = self._started
@@ -1669,10 +1963,19 @@ class Agenda:
 
     def next_run_at(self) -> int | None:
         """The earliest run_at of the jobs that are not yet ready, int nanoseconds; None if there is none."""
+        now = 0
+        wall_now = 0
+        has_wall = self._wall is not None
+        if has_wall:
+            now = self._now()
+            wall_now = self._wall_now()
         with self._tt.lock:
-            if self._tt._live == 0:
+            if self._waiting() == 0:
                 return None
-            return self._tt._next()
+            next_at = self._tt._next()
+            if has_wall:
+                next_at = min(next_at, carried(self._wall._next(), wall_now, now))
+            return next_at
 
     @property
     def skipped(self) -> int:
@@ -1682,7 +1985,7 @@ class Agenda:
 
     def __repr__(self) -> str:
         with self._tt.lock:
-            waiting = self._tt._live
+            waiting = self._waiting()
             ready = self._line._waiting()
             runs = self._runs
         return f"<Agenda: {waiting} waiting, {ready} ready, {runs} running>"
@@ -1699,6 +2002,8 @@ class Agenda:
         """
         now = self._now()
         self._expire_due(now)
+        if self._wall is not None:
+            self._look(now, self._wall_now())
         self._promote_all(now)
         return self._run_pass(now)
 
@@ -1717,6 +2022,8 @@ class Agenda:
                 raise ValueError(f"limit must be 0 or more, got {limit!r}")
         now = self._now()
         self._expire_due(now)
+        if self._wall is not None:
+            self._look(now, self._wall_now())
         self._promote_all(now)
         taken = []
         bound = NO_BOUND
@@ -1781,6 +2088,216 @@ class Agenda:
             return FailedResult(value) if condition is not None and condition(value) else None
         except BaseException as error:
             return error
+
+    # The wall clock.
+
+    def _waiting(self) -> int:
+        """How many jobs wait for their time. Caller holds the lock."""
+        return self._tt._live if self._wall is None else self._tt._live + self._wall._live
+
+    def _soonest(self) -> int:
+        """When something is due next, by how the clocks stand to each other; at once, if that has to be looked up.
+
+        Caller holds the lock.
+        """
+        if self._wall is None:
+            return self._tt._next()
+        if self._restless:
+            return AWAKE + 1
+        return min(self._tt._next(), carried(self._wall._next(), self._offset, 0))
+
+    def _instant_of(self, job: Job) -> int:
+        """Caller holds the lock."""
+        if job._extras is not None and job._extras.dated:
+            return carried(job._extras.wall_at, self._offset, 0)
+        return job._run_at
+
+    def _look(self, now: int, wall_now: int) -> int:
+        """Make due what the wall clock has reached; where it was set back, compute the slots of the calendar anew.
+
+        Not under the lock: rules are asked.
+        """
+        offset = carried(wall_now, now, 0)
+        with self._tt.lock:
+            is_back = self._unsettled or later(offset, WALL_STEP) < self._offset
+            self._offset = offset
+            self._restless = False
+            self._unsettled = False
+            if is_back:
+                self._steps += 1
+            left = self._wall._live
+        while left > 0:
+            with self._tt.lock:
+                count = self._promote_wall(now, wall_now, min(left, PROMOTED))
+            if count == 0:
+                break
+            left -= count
+        if is_back:
+            for job in self._wall._snapshot():
+                self._anchor(job, wall_now, Round())
+        return 0
+
+    def _promote_wall(self, now: int, wall_now: int, limit: int) -> int:
+        """Put what the wall clock has reached on the timetable, at instants not after now. Caller holds the lock."""
+        count = 0
+        while count < limit:
+            timer_id = self._wall._take_due_id(wall_now)
+            if timer_id < 0:
+                break
+            count += 1
+            job: Job = self._wall._item(timer_id)
+            extras = job._extras
+            job._entered = NOWHERE
+            extras.dated = False
+            self._arm(job, carried(extras.wall_at, wall_now, now))
+            if extras.kind != ONE_OFF and not extras.calendar:
+                extras.slot = job._run_at  # `reschedule` gave a date to a job whose slots are on the other clock
+        return count
+
+    def _anchor(self, job: Job, wall_now: int, round: Round) -> int:
+        """The wall clock was set back: compute the next slot of a calendar job from what it shows now."""
+        with self._tt.lock:
+            extras = job._extras
+            # What has come and waits for its jitter stays, as does the date that a user gave.
+            if job._entered != ON_WALL or not extras.calendar or extras.displaced or extras.slot <= wall_now:
+                return 0
+            when = extras.when
+            wall_at = extras.wall_at
+            base = self._base(extras.last, wall_now)
+        slot = None
+        broken = None
+        try:
+            slot = next_slot(when, True, base)
+        except BaseException as error:
+            broken = error
+            self._log_rule(job, broken)
+        is_over = slot is None
+        instant = NEVER if slot is None else slot
+        with self._tt.lock:
+            if job._entered == ON_WALL and extras.wall_at == wall_at and not extras.displaced:
+                if broken is not None:
+                    round.broken = extras.last_error
+                    extras.last_error = broken
+                    self._end(job, FAILED, round)
+                    round.told_error = broken
+                elif is_over or instant > extras.until:
+                    self._end(job, SUCCEEDED, round)
+                else:
+                    extras.slot = instant
+                    extras.wall_at = extras.shaken(instant)
+                    self._arm_wall(job, extras)
+            self._rouse(round)
+        round.finish(self)
+        return 0
+
+    def _base(self, last: int, wall_now: int) -> int:
+        """After which instant slots count: after what the wall clock shows, or after the slot that was run last.
+
+        Where the clock was set back so far that this slot is long to come, it comes again.
+        """
+        return last if wall_now < last <= later(wall_now, WALL_REPEAT) else wall_now
+
+    def _log_rule(self, job: Job, broken: BaseException) -> int:
+        with suppress(BaseException):
+            logger.error(
+                "the rule of job %r failed; the job ends", job.id, exc_info=(type(broken), broken, broken.__traceback__)
+            )
+        without_traceback(broken)
+        return 0
+
+    def _ask(self, job: Job, run: int, end: int, error: BaseException | None, round: Round) -> int:
+        """Ask the rule of a job whose run has ended for its next slot: without the lock, before the booking."""
+        round.asked = False
+        with self._tt.lock:
+            extras = job._extras
+            if self._closed or extras.moved:
+                return 0
+            if (job._state != RUNNING or run != job._attempts) and (job._state != SCHEDULED or job._entered != NOWHERE):
+                return 0  # the booking decides nothing
+            when = extras.when
+            calendar = extras.calendar
+            slot = extras.slot
+            spent = extras.spent
+            bursts = extras.bursts
+            started_at = extras.started_at
+            until = extras.until
+            over = extras.turns >= extras.max_runs
+            round.steps = self._steps
+            anew = extras.steps != self._steps and not extras.displaced
+            last = extras.last
+        round.asked = True
+        round.missed = 0
+        round.rule_is_over = over
+        if over:
+            return 0
+        begin = started_at
+        finish = end
+        if calendar:
+            finish = self._wall_now_or_estimate(end)
+            begin = carried(started_at, end, finish)
+        following: Any = slot
+        missed = 0
+        try:
+            if calendar and slot > finish and (anew or (spent and slot > later(finish, WALL_REPEAT))):
+                following = next_slot(when, True, self._base(last, finish))  # the wall clock was set back
+            elif spent:
+                following = next_slot(when, calendar, slot)
+            if extras.on_missed == BURST and bursts < MAX_BURST and following is not None and following <= begin:
+                bursts += 1
+            else:
+                bursts = 0
+                edge = begin if extras.queue else finish
+                while following is not None and following < edge and following <= until:
+                    if missed == MAX_ASKED:
+                        following = next_slot(when, calendar, edge - 1)
+                        break
+                    missed += 1
+                    following = next_slot(when, calendar, following)
+        except BaseException as broken:
+            if error is not None:
+                blame(broken, error)
+            self._log_rule(job, broken)
+            round.broken = broken
+            return 0
+        round.missed = missed
+        round.bursts = bursts
+        if following is None or following > until:
+            round.rule_is_over = True
+        else:
+            round.slot = following
+        return 0
+
+    def _turn_by_rule(self, job: Job, extras: Extras, failed: bool, round: Round) -> int:
+        """Book what the rule of a job has answered. Caller holds the lock."""
+        if not round.asked:  # another thread has booked this run meanwhile, and this is where its next one was
+            return self._arm(job, job._run_at)
+        round.asked = False
+        extras.streak = 0
+        extras.retrying = False
+        if round.broken is not None:
+            error = extras.last_error
+            extras.last_error = round.broken
+            round.broken = error
+            self._end(job, FAILED, round)
+            round.told_error = extras.last_error
+            return 0
+        self._skipped += round.missed
+        extras.skipped += round.missed
+        extras.untold += round.missed
+        if round.rule_is_over:
+            return self._end(job, FAILED if failed else SUCCEEDED, round)
+        extras.slot = round.slot
+        extras.spent = False
+        extras.displaced = False
+        extras.bursts = round.bursts
+        extras.steps = round.steps
+        run_at = extras.shaken(extras.slot)
+        if not extras.calendar:
+            return self._arm(job, run_at)
+        if round.steps != self._steps:
+            self._unsettled = self._restless = True
+        extras.wall_at = run_at
+        return self._arm_wall(job, extras)
 
     def _promote_all(self, now: int) -> int:
         """Make ready what is due, in rounds; what others add meanwhile cannot keep it from ending."""
@@ -1948,6 +2465,16 @@ class Agenda:
             self._limits._rearm(extras.limit_id, extras.deadline)
         if extras.kind == ONE_OFF or self._closed:
             return 0
+        if extras.kind == RULE:
+            if not extras.extra and not extras.retrying:
+                extras.turns += 1
+                extras.spent = True
+                extras.last = extras.slot
+                if not extras.calendar:
+                    extras.nominal = extras.slot
+                elif extras.wall_at > extras.slot:
+                    extras.nominal = carried(extras.slot, extras.wall_at, job._run_at)  # without jitter
+            return 0
         if extras.extra:
             if extras.kind == FIXED_RATE and not extras.is_over():
                 self._arm(job, extras.shaken(extras.slot))
@@ -1974,12 +2501,35 @@ class Agenda:
         """Put a job on the timetable for its next run. `_has_room(1)` if it is on it already. Caller holds the lock."""
         place = self._place_of(job)
         self._tt._rearm(job._id, run_at)
+        self._vacate(job, place)
         job._run_at = run_at
         job._entered = ENTERED
-        return self._vacate(job, place)
+        return 0
+
+    def _arm_next(self, job: Job, extras: Extras) -> int:
+        """Put a job where it waits for its next run, on this clock or on the wall clock. As `_arm`."""
+        if extras.dated:
+            return self._arm_wall(job, extras)
+        return self._arm(job, job._run_at)
+
+    def _arm_wall(self, job: Job, extras: Extras) -> int:
+        """Let a job wait for its `wall_at`; never short of memory, its timer there is held. Caller holds the lock."""
+        place = self._place_of(job)
+        if place in (ENTERED, PARKED):
+            self._tt._rearm(job._id, NEVER)  # in passing: its entry there is dead by that
+        if job._entered != NOWHERE:
+            self._tt._hold(job._id)
+        job._entered = NOWHERE
+        self._vacate(job, place)
+        if self._wall._live == 0:
+            self._restless = True  # the watcher has not slept with an eye on the wall clock
+        self._wall._rearm(extras.wall_id, extras.wall_at)
+        extras.dated = True
+        job._entered = ON_WALL
+        return 0
 
     def _place_of(self, job: Job) -> int:
-        """ENTERED: in the ready line; PARKED; else NOWHERE, in the timetable too, which counts its dead itself."""
+        """ENTERED: in the ready line; PARKED; ON_WALL; else NOWHERE, in the timetable too (it counts its dead)."""
         if job._entered == ENTERED and self._tt._is_waiting(job._id):
             return NOWHERE
         return job._entered
@@ -1993,14 +2543,23 @@ class Agenda:
         elif place == PARKED:
             self._parked -= 1
             job._extras.lane.parked._forget()
+        elif place == ON_WALL:
+            self._wall._hold(job._extras.wall_id)
+            job._run_at = carried(job._extras.wall_at, self._offset, 0)
+            job._extras.dated = False
         return 0
 
     def _succeed(self, job: Job, run: int, value: Any, round: Round) -> BaseException | None:
         """Book a run that returned. The times decide: past its limit it has failed, whoever looks first."""
         end = self._now_or_last()
         overdue = False
+        if job._extras is not None and job._extras.kind == RULE:
+            overdue = job._extras.timeout > 0 and job._extras.deadline < end
+            if not overdue:
+                self._ask(job, run, end, None, round)
         with self._tt.lock:
             extras = job._extras
+            overdue = False
             if extras is not None and extras.timeout > 0 and job._state == RUNNING and run == job._attempts:
                 overdue = extras.deadline < end
             if not overdue:
@@ -2044,6 +2603,9 @@ class Agenda:
                 error = broken
                 refused = True
         end = self._now_or_last()
+        round.asked = False
+        if extras.kind == RULE and wait < 0:
+            self._ask(job, run, end, error, round)
         with suppress(MemoryError):
             self._tt._make_room(1)  # a retry may move an entry that waits, see `_next_turn`
         with self._tt.lock:
@@ -2164,7 +2726,11 @@ class Agenda:
         extra = extras.extra
         extras.extra = False
         if extras.moved:
+            if job._entered == ON_WALL:
+                return 0
             run_at = job._run_at  # rescheduled while it ran: that is the next run, late if need be
+        elif extras.kind == RULE and wait < 0:
+            return self._turn_by_rule(job, extras, failed, round)
         elif wait >= 0:
             extras.streak += 1
             extras.retrying = True
@@ -2225,7 +2791,9 @@ class Agenda:
             extras.is_failure = None
             round.context = extras.context
             extras.context = None
-            self._drop_limit(extras)
+            round.when = extras.when
+            extras.when = None
+            self._drop_timers(extras)
             if extras.lane is not None:
                 extras.lane.jobs -= 1
                 self._forget_lane(extras)
@@ -2297,12 +2865,14 @@ class Agenda:
         Caller holds the lock.
         """
         round.worker = self._worker_to_wake()
-        round.watcher = self._watcher_to_wake(self._tt._next())
+        round.watcher = self._watcher_to_wake(self._soonest())
         return self._conclude(round)
 
     def _conclude(self, round: Round) -> int:
         """Note what the ends in this round of the lock lead to: its last step, once. Caller holds the lock."""
         round.crowded = self._tt._crowded() or (self._limits is not None and self._limits._crowded())
+        if self._wall is not None and self._wall._crowded():
+            round.crowded = True
         if self._drained is not None and self._is_drained():
             round.drained = self._drained
             self._drained = None
@@ -2315,6 +2885,8 @@ class Agenda:
         self._tt._tidy()
         if self._limits is not None:
             self._limits._tidy()
+        if self._wall is not None:
+            self._wall._tidy()
         return 0
 
     def _is_drained(self) -> bool:
@@ -2328,6 +2900,9 @@ class Agenda:
 
     def _clock_of(self) -> Callable[[], int]:
         return self._clock
+
+    def _wall_clock_of(self) -> Callable[[], int]:
+        return self._wall_clock
 
     def _is_closed(self) -> bool:
         return self._closed
@@ -2357,7 +2932,10 @@ class Agenda:
     def _make_ready(self) -> None:
         """Make ready what is due now, and wake a worker for it."""
         round = Round()
-        self._promote_all(self._now())
+        now = self._now()
+        if self._wall is not None:
+            self._look(now, self._wall_now())
+        self._promote_all(now)
         with self._tt.lock:
             self._rouse(round)
         round.finish(self)
@@ -2365,7 +2943,7 @@ class Agenda:
     def _count_left(self) -> int:
         """How many jobs wait, for their time or for a worker."""
         with self._tt.lock:
-            return self._tt._live + self._line._waiting() + self._parked
+            return self._waiting() + self._line._waiting() + self._parked
 
     def _before_fork(self) -> None:
         """Take the lock, so that the child gets a whole agenda; `_after_fork` gives it back on both sides."""
@@ -2379,13 +2957,15 @@ class Agenda:
             self._armed_at = AWAKE
         self._tt.lock.release()
 
-    def _attach(self, watcher: Any, workers: int) -> None:
-        """A scheduler gives the watcher's lock, and how many workers may be idle at once."""
+    def _attach(self, watcher: Any, workers: int, told: bool, wall_told: bool) -> None:
+        """A scheduler gives the watcher's lock, how many workers may be idle at once, and whether the clocks tell."""
         idle = [None] * workers
         with self._tt.lock:
             if not self._workers:
                 self._watcher = watcher
                 self._idle = idle
+                self._told = told
+                self._wall_told = wall_told
                 self._workers = True
                 return
         raise ValueError(f"agenda must have no scheduler yet, got {self!r}")
@@ -2404,22 +2984,37 @@ class Agenda:
         time limit: `_expire_one` is to be called, on a thread that may run user code.
         """
         now = self._now()
+        wall_now = 0
+        has_wall = self._wall is not None
+        if has_wall:
+            with self._tt.lock:
+                self._armed_at = AWAKE  # first: or what is moved there would signal this thread
+            wall_now = self._wall_now()
+            self._look(now, wall_now)
         with self._tt.lock:
             self._armed_at = AWAKE
             self._line._promote(now, PROMOTED)
             next_at = NEVER if self._closed else self._tt._next()
+            wall_at = NEVER
+            if has_wall and not self._closed and self._wall._live > 0:
+                wall_at = carried(self._wall._next(), wall_now, now)
             limit_at = NEVER if self._limits is None else self._limits._next()
             if limit_at <= now:
                 self._expired.append(self._limits._item(self._limits._take_due_id(now)))
                 sleep = -3
             elif self._closed and self._runs == 0:
                 sleep = -2
-            elif next_at <= now or self._poked:
+            elif next_at <= now or wall_at <= now or self._poked or (self._restless and not self._closed):
                 self._poked = False  # a move between the look at the clock and here is not lost
                 sleep = 0
             else:
-                self._armed_at = min(next_at, limit_at)
-                sleep = -1 if self._armed_at == NEVER else self._armed_at - now
+                next_at = min(next_at, limit_at)
+                self._armed_at = min(next_at, wall_at)
+                sleep = -1 if next_at == NEVER or self._told else next_at - now
+                if has_wall and not self._closed and self._wall._live > 0 and not self._wall_told:
+                    bound = min(self._wall_bound, carried(wall_at, now, 0))
+                    if sleep < 0 or bound < sleep:
+                        sleep = bound
             worker = self._worker_to_wake()
             crowded = self._tt._crowded()
         if worker is not None:
@@ -2533,7 +3128,7 @@ class Agenda:
                     # In the run, before another job is taken: no job waits behind the callbacks of a future.
                     deliver(future, value)
                     value = None
-                if extras is not None and extras.timeout > 0:
+                if extras is not None and (extras.timeout > 0 or extras.kind == RULE):
                     self._succeed(job, run, value, round)
                     job = value = None
             except BaseException as error:
@@ -2601,7 +3196,7 @@ class Agenda:
             if self._tt._next() <= now and not self._closed:
                 self._line._promote(now, PROMOTED)
             job = self._take(now, NO_BOUND)
-            watcher = self._watcher_to_wake(self._tt._next())
+            watcher = self._watcher_to_wake(self._soonest())
         if watcher is not None:
             signal(watcher)
         return job
@@ -2630,6 +3225,8 @@ class Agenda:
 
     def _cancel_rest(self, cancel_ready: bool, now: int) -> int:
         if not self._closed:
+            if self._wall is not None:
+                self._look(now, self._wall_now_or_estimate(now))
             self._promote_all(now)
         with self._tt.lock:
             if not self._closed:

@@ -22,14 +22,17 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, Unpack
+from zoneinfo import ZoneInfo
 
 from . import agenda as _pure
 from ._backend import Agenda, Job
-from ._options import JobOptions, RateOptions, RepeatOptions, Seconds
+from ._options import JobOptions, RateOptions, RecurringOptions, RepeatOptions, Seconds
 from ._reports import Event, JobInfo, Stats, here
 from ._units import SECOND, limit_ns
 from .agenda import complain, deliver
+from .recurrence import Cron, Recurrence
 from .retry import RetryPolicy
 from .status import Status
 
@@ -68,8 +71,9 @@ class Scheduler(Executor):
 
     Args:
         workers: how many runs may go at once, 1 or more; by default as `ThreadPoolExecutor` has it.
-        clock: as for `Agenda`. One with `subscribe(callback)`, as `ManualClock` has it, wakes the scheduler when it is
-            moved; on another injected clock a sleep is at most 60 s.
+        clock, wall_clock: as for `Agenda`. One with `subscribe(callback)`, as `ManualClock` has it, wakes the scheduler
+            when it is moved; on another injected clock a sleep is at most 60 s. While jobs follow the wall clock, a
+            sleep is at most 5 s: so a step of it is noticed.
         retry: policy for failed one-offs that have none of their own; None: no retry.
         executor: an `Executor` in which the tasks run instead, or a factory of one, which can also replace a pool that
             broke. At most `workers` runs are in it at a time, so priorities, cancel and shutdown keep their meaning.
@@ -91,6 +95,7 @@ class Scheduler(Executor):
         *,
         workers: int | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
+        wall_clock: Callable[[], int] = time.time_ns,
         retry: RetryPolicy | None = None,
         executor: Executor | Callable[[], Executor] | None = None,
         agenda: Agenda | None = None,
@@ -107,16 +112,17 @@ class Scheduler(Executor):
         if executor is not None and not isinstance(executor, Executor) and not callable(executor):
             raise TypeError(f"executor must be an Executor or a factory of one, got {executor!r}")
         if agenda is None:
-            agenda = Agenda(clock, retry=retry)
+            agenda = Agenda(clock, retry=retry, wall_clock=wall_clock)
         elif not isinstance(agenda, (Agenda, _pure.Agenda)):
             raise TypeError(f"agenda must be an Agenda, got {agenda!r}")
-        elif clock is not time.monotonic_ns or retry is not None:
-            raise ValueError("clock and retry must be left out where an agenda is given: it has its own")
+        elif clock is not time.monotonic_ns or wall_clock is not time.time_ns or retry is not None:
+            raise ValueError("clock, wall_clock and retry must be left out where an agenda is given: it has its own")
         clock = agenda._clock_of()
         subscribe = getattr(clock, "subscribe", None)
+        subscribe_wall = getattr(agenda._wall_clock_of(), "subscribe", None)
         park = _parked()
         crew = _Crew(agenda, name, has_workers=executor is None)
-        watcher = _Watcher(crew, park, told=subscribe is not None, exact=clock is time.monotonic_ns)
+        watcher = _Watcher(crew, park, exact=clock is time.monotonic_ns)
         runs: list[tuple[str, Callable[[], None]]] = [("watcher", watcher.run)]
         if executor is None:
             runs += [(f"worker-{k}", _Worker(agenda).run) for k in range(workers)]
@@ -124,7 +130,7 @@ class Scheduler(Executor):
             runs.append(("dispatcher", _Dispatcher(agenda, executor, workers).run))
         self._never_started = 0
         self._threads = crew.threads
-        self._unsubscribe: Callable[[], None] | None = None
+        self._unsubscribe: list[Callable[[], None]] = []
         if type(self).schedule is Scheduler.schedule:
             self.schedule = agenda.schedule  # type: ignore[method-assign] # the same, and a call less for each job
         gate = _Gate()
@@ -133,9 +139,10 @@ class Scheduler(Executor):
                 thread = threading.Thread(target=gate.enter, args=(run,), name=f"{name}-{suffix}", daemon=True)
                 thread.start()
                 self._threads.append(thread)
-            agenda._attach(park, workers if executor is None else 1)
-            if subscribe is not None:
-                self._unsubscribe = subscribe(agenda._poke)
+            agenda._attach(park, workers if executor is None else 1, subscribe is not None, subscribe_wall is not None)
+            for tell in (subscribe, subscribe_wall):
+                if tell is not None:
+                    self._unsubscribe.append(tell(agenda._poke))
             gate.is_good = True
         except BaseException:
             agenda._detach(park)
@@ -150,7 +157,12 @@ class Scheduler(Executor):
     # ------------------------------------------------------------ jobs: the agenda's, signature for signature
 
     def schedule(
-        self, task: Callable[..., Any], delay: Seconds = 0, *, at: int | None = None, **options: Unpack[JobOptions]
+        self,
+        task: Callable[..., Any],
+        delay: Seconds = 0,
+        *,
+        at: int | datetime | None = None,
+        **options: Unpack[JobOptions],
     ) -> Job:
         """Run a task once. As `Agenda.schedule`, which lists the options; raises RuntimeError after `shutdown`."""
         return self._agenda.schedule(task, delay, at=at, **options)
@@ -179,6 +191,15 @@ class Scheduler(Executor):
         """Run a task again and again, `delay` after each end. As `Agenda.schedule_with_fixed_delay`."""
         return self._agenda.schedule_with_fixed_delay(task, initial_delay, delay, at=at, **options)
 
+    def schedule_recurring(
+        self,
+        task: Callable[..., Any],
+        when: Recurrence | Callable[[int], int | None],
+        **options: Unpack[RecurringOptions],
+    ) -> Job:
+        """Run a task at the slots that a rule gives, on the wall clock or this one. As `Agenda.schedule_recurring`."""
+        return self._agenda.schedule_recurring(task, when, **options)
+
     def every(
         self, period: Seconds, *, initial_delay: Seconds | None = None, **options: Unpack[RateOptions]
     ) -> Callable[[F], F]:
@@ -199,11 +220,31 @@ class Scheduler(Executor):
 
         return decorate
 
+    def cron(
+        self, expression: str, *, tz: str | ZoneInfo = "UTC", **options: Unpack[RecurringOptions]
+    ) -> Callable[[F], F]:
+        """Decorate a function that is to run when a cron expression says, by `Cron`; it stays a plain function.
+
+        >>> with Scheduler(workers=1) as scheduler:
+        ...     @scheduler.cron("0 9 * * mon-fri", tz="Europe/Prague", id="morning")
+        ...     def greet():
+        ...         return "good morning"
+        ...     greet(), str(scheduler.status("morning"))
+        ('good morning', 'scheduled')
+        """
+        rule = Cron(expression, tz=tz)
+
+        def decorate(task: F) -> F:
+            self.schedule_recurring(task, rule, **options)
+            return task
+
+        return decorate
+
     def cancel(self, job: Job | str | int) -> bool:
         """Cancel a job for good. As `Agenda.cancel`."""
         return self._agenda.cancel(job)
 
-    def reschedule(self, job: Job | str | int, delay: Seconds = 0, *, at: int | None = None) -> bool:
+    def reschedule(self, job: Job | str | int, delay: Seconds = 0, *, at: int | datetime | None = None) -> bool:
         """Give a job another next run. As `Agenda.reschedule`."""
         return self._agenda.reschedule(job, delay, at=at)
 
@@ -314,9 +355,9 @@ class Scheduler(Executor):
         """Close the agenda and send the threads home; how many jobs are cancelled by it that never start."""
         count = self._agenda._close(cancel_futures)
         self._agenda._wake_all()
-        if self._unsubscribe is not None:
+        for unsubscribe in self._unsubscribe:
             try:
-                self._unsubscribe()
+                unsubscribe()
             except BaseException:
                 complain("the clock's subscription could not be ended")
         return count
@@ -427,11 +468,10 @@ class _Crew:
 class _Watcher:
     """The thread that sleeps until the next run_at."""
 
-    def __init__(self, crew: _Crew, park: Any, *, told: bool, exact: bool) -> None:
+    def __init__(self, crew: _Crew, park: Any, *, exact: bool) -> None:
         self.crew = crew
         self.agenda = crew.agenda
         self.park = park
-        self.told = told  # the clock tells when it is moved: no timed wait
         self.longest = LONGEST_WAIT if exact else UNTOLD_WAIT
 
     def run(self) -> None:
@@ -446,7 +486,7 @@ class _Watcher:
                     pause = 0.001  # the clock is well
                     if sleep == -3:
                         self.crew.substitute()
-                    elif sleep < 0 or (self.told and sleep > 0):
+                    elif sleep < 0:
                         self.park.acquire()
                     elif sleep > 0:
                         self.park.acquire(True, min(sleep / SECOND, self.longest))
