@@ -263,15 +263,18 @@ def test_promise_16_policy_shuts_down(stack, caplog):
 
 
 def test_promise_16_watchers_clock_shuts_down(stack):  # B127
-    results, asked = [], threading.Event()
+    results, looked, asked = [], threading.Event(), threading.Event()
 
     def clock():
-        if asked.is_set() and not results and threading.current_thread().name.endswith("-watcher"):
-            results.append(None)
-            results[0] = scheduler.shutdown()
+        if threading.current_thread().name.endswith("-watcher"):
+            looked.set()
+            if asked.is_set() and not results:
+                results.append(None)
+                results[0] = scheduler.shutdown()
         return time.monotonic_ns()
 
     with Scheduler(workers=1, agenda=stack.Agenda(clock)) as scheduler:
+        assert looked.wait(PATIENCE)  # from here on it looks when it is signalled
         asked.set()
         job = scheduler.schedule(int, delay=FAR)
         assert job.wait(PATIENCE)

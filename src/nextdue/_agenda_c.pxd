@@ -284,6 +284,7 @@ cdef class Agenda:
     cdef list _idle
     cdef int64_t _idle_count
     cdef bint _waking
+    cdef int64_t _due_until
     cdef bint _poked
     cdef list _drained
     cdef object __weakref__

@@ -928,6 +928,7 @@ class Agenda:
         self._idle: list[Any] = []
         self._idle_count = 0
         self._waking = False
+        self._due_until = AWAKE  # the latest "now" for which a job was added
         self._poked = False  # the clock was moved since the watcher last looked
         self._drained: list[Any] | None = None
         self._orphaned = False  # this is the child of a fork: the scheduler's threads stayed in the parent
@@ -1525,6 +1526,8 @@ class Agenda:
             if done != ADDED:
                 return done
         direct = self._workers and run_at <= now and upstream is None and not dated
+        if direct and now > self._due_until:
+            self._due_until = now
         if direct and self._tt._next() <= now:
             # What is due already goes first; if that is more than one round's work, this job waits behind it.
             self._line._promote(now, PROMOTED)
@@ -3230,8 +3233,9 @@ class Agenda:
             self._promote_all(now)
         with self._tt.lock:
             if not self._closed:
-                # In one step, the few that became due since: else a worker that sees an empty line ends too early.
-                self._line._promote(now, NEVER)
+                # In one step, the few that became due since: else a worker that sees an empty line ends too early. And
+                # what was added for "now" a moment after the clock was read here was due, too.
+                self._line._promote(max(now, self._due_until), NEVER)
                 self._closed = True
                 self._paused = False  # what is due runs
         round = Round()
