@@ -42,10 +42,10 @@ Tried, with the time a timer at 1 M from Python, CPython 3.13; each line against
     one 4-ary heap of all                        pop 531-560 ns, hold 682-722 ns; bulk add + pop 125-132 ns
     near heap + radix buckets                    pop 315-353, hold 401-456; bulk add + pop 103-107
     slot as one record, fetched ahead            pop 208-222, hold 303-356
-    a bulk pop fetches two blocks ahead          bulk pop 64-72, where it was 79-93
-    dropped: blocks of 42 entries                bulk pop 82-96, where blocks of 20 took 85-105 in turn: no gain within
-                                                 the noise, and twice the memory in buckets of a few
-    dropped: an LSD radix sort of all due        35 ns an entry; by buckets, MSD and insertion, 15
+    a bulk pop fetches two blocks ahead          bulk pop 54-62, where 73-87 without, in turn on a busy machine
+    dropped: blocks of 42 entries                bulk pop 82-96 beside 85-105, before slots were fetched ahead: within
+                                                 the noise, for twice the memory in buckets of a few
+    dropped: an LSD radix sort of all due        35 ns an entry; by buckets, MSD and insertion, about 15 (perf's share)
 
 The shape is that of a radix heap (Ahuja, Mehlhorn, Orlin, Tarjan 1990) below a timer heap as Go has it (4-ary, lazily
 deleted), with OpenJDK's seq for FIFO among equals (ScheduledThreadPoolExecutor); slot + generation is a slotmap.
@@ -100,7 +100,8 @@ ENTRY = np.dtype([("run_at", np.int64), ("seq", np.uint64), ("id", np.int64)])
 cdef extern from *:
     """
     #define NEXTDUE_PUBLISH() __atomic_thread_fence(__ATOMIC_RELEASE)
-    #define NEXTDUE_PREFETCH(address) __builtin_prefetch(address, 1)
+    /* The empty asm is what keeps a function that only prefetches: gcc takes it for one without effects. */
+    #define NEXTDUE_PREFETCH(address) do { __builtin_prefetch(address, 1); __asm__ volatile(""); } while (0)
     """
     void prefetch "NEXTDUE_PREFETCH"(const void* address) noexcept nogil
     void publish "NEXTDUE_PUBLISH"() noexcept nogil     # what is written before it is seen before what comes after
