@@ -243,6 +243,7 @@ cdef class Agenda:
     cdef Timetable _limits
     cdef Timetable _wall
     cdef object _wall_clock
+    cdef int64_t _wall_jobs
     cdef int64_t _offset
     cdef int64_t _steps
     cdef bint _restless
@@ -301,7 +302,11 @@ cdef class Agenda:
     cdef bint _has_room_for(self, Job job, bint dated, Extras spare) except -1
     cdef int _displace(self, Extras extras, int64_t run_at, int64_t wall_at, bint dated) except -1
 
-    @cython.locals(offset=int64_t, left=int64_t, count=int64_t, is_back=bint, job=Job)
+    @cython.locals(job=Job)
+    cdef int _anchor_all(self, int64_t wall_now) except -1
+    cdef object _wall_ticket(self, Job job)
+
+    @cython.locals(offset=int64_t, left=int64_t, count=int64_t, is_back=bint)
     cdef int _look(self, int64_t now, int64_t wall_now) except -1
 
     @cython.locals(count=int64_t, timer_id=int64_t, job=Job, extras=Extras)

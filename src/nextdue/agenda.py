@@ -886,6 +886,7 @@ class Agenda:
         self._limits: Any = None  # a Timetable: ends of time limits; the lock of _tt guards it, as everything
         self._wall: Any = None  # a Timetable: runs due at a date; made by the first, under the one lock too
         self._wall_clock = wall_clock
+        self._wall_jobs = 0  # that have a timer there
         self._offset = 0  # wall clock minus clock, when they were last looked at
         self._steps = 0  # how often the wall clock was seen set back
         self._restless = False  # the watcher has to look at the wall clock before it sleeps on
@@ -1582,6 +1583,7 @@ class Agenda:
             if extras.wall_id < 0:
                 self._drop_timers(extras)
                 return -1
+            self._wall_jobs += 1
         return ADDED
 
     def _drop_timers(self, extras: Extras) -> int:
@@ -1590,6 +1592,7 @@ class Agenda:
             self._wall._disarm(extras.wall_id)
             self._wall._release(extras.wall_id)
             extras.wall_id = -1
+            self._wall_jobs -= 1
         if extras.limit_id >= 0:
             self._limits._disarm(extras.limit_id)
             self._limits._release(extras.limit_id)
@@ -1757,7 +1760,9 @@ class Agenda:
             if not self._wall._has_room(1):
                 return False
             job._extras.wall_id = self._wall._occupy(0, job)
-            return bool(job._extras.wall_id >= 0)
+            if job._extras.wall_id < 0:
+                return False
+            self._wall_jobs += 1
         return True
 
     def _displace(self, extras: Extras, run_at: int, wall_at: int, dated: bool) -> int:
@@ -2136,8 +2141,8 @@ class Agenda:
                 break
             left -= count
         if is_back:
-            for job in self._wall._snapshot():
-                self._anchor(job, wall_now, Round())
+            self._anchor_all(wall_now)
+        self._wall._tidy()
         return 0
 
     def _promote_wall(self, now: int, wall_now: int, limit: int) -> int:
@@ -2156,6 +2161,20 @@ class Agenda:
             if extras.kind != ONE_OFF and not extras.calendar:
                 extras.slot = job._run_at  # `reschedule` gave a date to a job whose slots are on the other clock
         return count
+
+    def _anchor_all(self, wall_now: int) -> int:
+        """In the order in which they were armed: equals stay in their order."""
+        order: list[tuple[int, int, Job]] = []
+        for job in self._wall._snapshot():
+            order.append((self._wall_ticket(job), len(order), job))
+        order.sort()
+        for entry in order:
+            self._anchor(entry[2], wall_now, Round())
+        return 0
+
+    def _wall_ticket(self, job: Job) -> Any:
+        with self._tt.lock:
+            return 0 if job._entered != ON_WALL else self._wall._ticket(job._extras.wall_id)
 
     def _anchor(self, job: Job, wall_now: int, round: Round) -> int:
         """The wall clock was set back: compute the next slot of a calendar job from what it shows now."""
@@ -2185,7 +2204,7 @@ class Agenda:
                     round.told_error = broken
                 elif is_over or instant > extras.until:
                     self._end(job, SUCCEEDED, round)
-                else:
+                elif instant != extras.slot:
                     extras.slot = instant
                     extras.wall_at = extras.shaken(instant)
                     self._arm_wall(job, extras)
@@ -2903,6 +2922,15 @@ class Agenda:
 
     def _clock_of(self) -> Callable[[], int]:
         return self._clock
+
+    def _follows_wall(self) -> bool:
+        """Whether jobs have to do with the wall clock."""
+        return self._wall_jobs > 0
+
+    def _look_at_least(self, bound: int) -> None:
+        """How long the watcher may sleep at most, in ns, while jobs follow a wall clock that does not tell."""
+        with self._tt.lock:
+            self._wall_bound = bound
 
     def _wall_clock_of(self) -> Callable[[], int]:
         return self._wall_clock

@@ -43,6 +43,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LONGEST_WAIT = _thread.TIMEOUT_MAX  # seconds that the platform can wait at once
 UNTOLD_WAIT = 60.0  # longest sleep on an injected clock that cannot tell when it is moved
+# Longest sleep, in ns, while jobs follow the wall clock, where its steps cannot be noticed, and where they can.
+UNTOLD_STEP = 5 * SECOND
+TOLD_STEP = 60 * SECOND
 LONGEST_PAUSE = 1.0  # between tries of a watcher whose clock fails
 
 
@@ -73,7 +76,7 @@ class Scheduler(Executor):
         workers: how many runs may go at once, 1 or more; by default as `ThreadPoolExecutor` has it.
         clock, wall_clock: as for `Agenda`. One with `subscribe(callback)`, as `ManualClock` has it, wakes the scheduler
             when it is moved; on another injected clock a sleep is at most 60 s. While jobs follow the wall clock, a
-            sleep is at most 5 s: so a step of it is noticed.
+            sleep is at most 5 s, or 60 s where the system tells that the clock was set (Linux).
         retry: policy for failed one-offs that have none of their own; None: no retry.
         executor: an `Executor` in which the tasks run instead, or a factory of one, which can also replace a pool that
             broke. At most `workers` runs are in it at a time, so priorities, cancel and shutdown keep their meaning.
@@ -122,7 +125,8 @@ class Scheduler(Executor):
         subscribe_wall = getattr(agenda._wall_clock_of(), "subscribe", None)
         park = _parked()
         crew = _Crew(agenda, name, has_workers=executor is None)
-        watcher = _Watcher(crew, park, exact=clock is time.monotonic_ns)
+        exact_wall = agenda._wall_clock_of() is time.time_ns
+        watcher = _Watcher(crew, park, exact=clock is time.monotonic_ns, exact_wall=exact_wall)
         runs: list[tuple[str, Callable[[], None]]] = [("watcher", watcher.run)]
         if executor is None:
             runs += [(f"worker-{k}", _Worker(agenda).run) for k in range(workers)]
@@ -468,13 +472,38 @@ class _Crew:
 class _Watcher:
     """The thread that sleeps until the next run_at."""
 
-    def __init__(self, crew: _Crew, park: Any, *, exact: bool) -> None:
+    def __init__(self, crew: _Crew, park: Any, *, exact: bool, exact_wall: bool) -> None:
         self.crew = crew
         self.agenda = crew.agenda
         self.park = park
         self.longest = LONGEST_WAIT if exact else UNTOLD_WAIT
+        self.can_tell = exact_wall and sys.platform == "linux"  # the system tells when the wall clock is set
+        self.steps: Any = None  # a `Steps`, while jobs follow the wall clock
+
+    def watch_steps(self) -> None:
+        """Begin, or cease, to be told when the wall clock is set."""
+        if self.steps is not None:
+            self.agenda._look_at_least(UNTOLD_STEP)
+            steps, self.steps = self.steps, None
+            steps.close()
+            return
+        try:
+            from ._steps import Steps  # here: ctypes is not for everybody
+
+            self.steps = Steps(self.agenda._poke, f"{self.crew.name}-steps")
+            self.agenda._look_at_least(TOLD_STEP)
+        except Exception:
+            self.can_tell = False
+            logger.debug("steps of the wall clock are noticed by looking", exc_info=True)
 
     def run(self) -> None:
+        try:
+            self.sleep_and_wake()
+        finally:
+            if self.steps is not None:
+                self.watch_steps()
+
+    def sleep_and_wake(self) -> None:
         try:
             _sharpen()
         except Exception:
@@ -484,6 +513,9 @@ class _Watcher:
             try:
                 while (sleep := self.agenda._watch()) != -2:
                     pause = 0.001  # the clock is well
+                    if self.can_tell and self.agenda._follows_wall() != (self.steps is not None):
+                        self.watch_steps()
+                        continue
                     if sleep == -3:
                         self.crew.substitute()
                     elif sleep < 0:
