@@ -101,9 +101,9 @@ def test_demo_when_a_promise_breaks_then_status_1_and_named(
 
 
 @pytest.mark.realtime
-def test_bench_when_small_then_table_and_samples(tmp_path: Path, capsys: Capture) -> None:
+def test_bench_when_figures_are_asked_for_then_table_and_samples(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "samples.json"
-    assert main(["bench", "--size", "40", "--repeats", "2", "--json", str(path)]) == 0
+    assert main(["bench", "--figures", "--size", "40", "--repeats", "2", "--json", str(path)]) == 0
     output = capsys.readouterr().out
     samples = json.loads(path.read_text())
     assert samples["size"] == 40

@@ -29,7 +29,7 @@ def run_examples(test: doctest.DocTest) -> int:
     return runner.tries
 
 
-@pytest.mark.parametrize("name", ["retry", "testing", "agenda", "_heapq_timetable", "scheduler"])
+@pytest.mark.parametrize("name", ["retry", "testing", "agenda", "_heapq_timetable", "scheduler", "cli._goals"])
 def test_examples_in_module_give_what_they_say(name: str) -> None:
     module = importlib.import_module(f"nextdue.{name}")
     assert sum(run_examples(test) for test in doctest.DocTestFinder().find(module)) > 0

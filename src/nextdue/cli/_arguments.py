@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from argparse import ArgumentTypeError
+from collections.abc import Callable, Collection
 
 _NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
 _DURATION = re.compile(r"(?:[0-9]{1,9}(?:ms|[smhd]))+")
@@ -42,3 +43,15 @@ def speed(text: str) -> float:
     if factor == 0:
         raise ArgumentTypeError(f"must be max or a factor above zero such as 60x or 1x, got {text!r}")
     return factor
+
+
+def numbers(allowed: Collection[int]) -> Callable[[str], list[int]]:
+    """Return what takes a list of some of the allowed numbers, such as ``1,4,10``."""
+
+    def parse(text: str) -> list[int]:
+        parts = text.split(",")
+        if not all(part.isascii() and part.isdigit() and int(part) in allowed for part in parts):
+            raise ArgumentTypeError(f"must be numbers from {min(allowed)} to {max(allowed)} with commas, got {text!r}")
+        return [int(part) for part in parts]
+
+    return parse

@@ -6,6 +6,7 @@ on, as in the programs that will use this. Lower is better for every figure; rat
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import os
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -35,6 +37,7 @@ from nextdue.cli._works import (
     Side,
     Work,
     noop,
+    random_times,
 )
 
 R = TypeVar("R")
@@ -111,7 +114,7 @@ def memory_of(work: Work, name: str) -> Sampling:
     """Bytes an operation of the first phase, by what the resident memory of a fresh process grows in it."""
 
     def sample(side: str, size: int) -> list[float]:
-        return [run_in_child(partial(_resident_growth, work.sides[side], size)) / size]
+        return [run_in_child(partial(resident_growth, work.sides[side], size)) / size]
 
     return Sampling((name,), "B", tuple(work.sides), sample)
 
@@ -147,6 +150,32 @@ def lateness(scheduler: Scheduler | PlainScheduler, timers: int) -> list[int]:
         run_at = first_at + i * 10**9 // STEADY_RATE
         scheduler.schedule(run, at=run_at, args=(run_at,))
     done.wait(timers / STEADY_RATE + _GRACE)
+    return sorted(lags)
+
+
+def lateness_asyncio(timers: int, waiting: int) -> list[int]:
+    """Do the same on an event loop on which ``waiting`` timers wait."""
+    lags: list[int] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+
+        def run(run_at: int) -> None:
+            lags.append(time.monotonic_ns() - run_at)
+            if len(lags) >= timers:
+                done.set_result(None)
+
+        for delay in (HOUR + random_times(waiting) / 1e9).tolist():
+            loop.call_later(delay, noop)
+        gc.collect()
+        ahead = time.monotonic_ns() + _LEAD_NS
+        for i in range(timers):
+            run_at = ahead + i * 10**9 // STEADY_RATE
+            loop.call_at(run_at / 1e9, run, run_at)
+        await asyncio.wait_for(done, timers / STEADY_RATE + _GRACE)
+
+    asyncio.run(main())
     return sorted(lags)
 
 
@@ -220,12 +249,27 @@ def machine() -> dict[str, object]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "backend": BACKEND,
         "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "gc": gc.isenabled(),
     }
 
 
-def _resident_growth(side: Side, size: int, report: Report) -> int:
+def cpu_model() -> str:
+    """Return the processor's name, as far as the system tells."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def load_average() -> float | None:
+    """Return how many processes wanted to run over the last minute, where the system tells."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def resident_growth(side: Side, size: int, report: Report) -> int:
     steps = side(size)
     next(steps)
     gc.collect()

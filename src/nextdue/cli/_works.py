@@ -9,17 +9,20 @@ Times are drawn evenly over an hour with a fixed seed, so all sides get the same
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nextdue import Agenda, HeapqTimetable, Scheduler, Timetable
-from nextdue.cli._plain_scheduler import PlainAgenda, PlainScheduler
+from nextdue import Agenda, HeapqTimetable, Scheduler, Status, Timetable
+from nextdue.cli._plain_scheduler import PlainAgenda, PlainScheduler, State
 from nextdue.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -32,6 +35,9 @@ NEVER = 2**63 - 1
 HOUR = 3600
 HOUR_NS = HOUR * 10**9
 WORKERS = 2
+MAX_DRAWN = 10**6  # times drawn for what is done while others wait; more operations use them in turn
+_LOOP_EVERY = 1024  # operations between two turns of an asyncio loop, which sweeps out what was cancelled
+_PATIENCE = 600.0  # seconds for jobs that should run in no time; then they are lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +85,9 @@ def one_by_one_heapq(size: int) -> Iterator[None]:
     yield
 
 
-def hold(make: Callable[[], AnyTimetable], size: int) -> Iterator[None]:
-    """Pop one and add one within the next hour, with ``size`` timers waiting all the time."""
-    table, gaps = make(), random_times(size, seed=2).tolist()
+def hold(make: Callable[[], AnyTimetable], size: int, holds: int | None = None) -> Iterator[None]:
+    """Pop one and add one within the next hour, ``size`` times by default, with ``size`` timers waiting throughout."""
+    table, gaps = make(), _drawn(size, holds)
     table.add_many(random_times(size), [noop] * size)
     yield
     add, pop = table.add, table.pop
@@ -89,11 +95,12 @@ def hold(make: Callable[[], AnyTimetable], size: int) -> Iterator[None]:
         at, _, item = pop()
         add(at + gap, item)
     yield
+    _expect(len(table), size)
 
 
-def hold_heapq(size: int) -> Iterator[None]:
+def hold_heapq(size: int, holds: int | None = None) -> Iterator[None]:
     """The same on a heap of tuples."""
-    heap, gaps = _heap(size), random_times(size, seed=2).tolist()
+    heap, gaps = _heap(size), _drawn(size, holds)
     yield
     for seq, gap in enumerate(gaps, start=size):
         at, _, item = heappop(heap)
@@ -105,11 +112,12 @@ def bulk(make: Callable[[], AnyTimetable], size: int) -> Iterator[None]:
     """Add ``size`` timers in one call, then pop all in one call, in order."""
     table, times = make(), random_times(size)
     yield
-    table.add_many(times)
+    ids = table.add_many(times)
     yield
     popped = table.pop_due_ids(NEVER)
     yield
     _expect(len(popped), size)
+    _expect(int((popped == ids[np.argsort(times, kind="stable")]).sum()), size)
 
 
 def bulk_heapq(size: int) -> Iterator[None]:
@@ -124,9 +132,57 @@ def bulk_heapq(size: int) -> Iterator[None]:
     _expect(len(popped), size)
 
 
-def add_cancel(make: Callable[[], AnyTimetable], size: int) -> Iterator[None]:
-    """Add one and cancel it at once, beside ``size`` timers that wait."""
-    table, times = make(), random_times(size, seed=2).tolist()
+def bulk_argsort(size: int) -> Iterator[None]:
+    """Put the same times in order, equal ones as they came, without a store to add them to."""
+    times = random_times(size)
+    yield
+    order = np.argsort(times, kind="stable")
+    yield
+    _expect(len(order), size)
+
+
+def add_without_items(make: Callable[[], AnyTimetable], size: int) -> Iterator[None]:
+    """Add ``size`` timers that are nothing but an id."""
+    table, times = make(), random_times(size).tolist()
+    yield
+    add = table.add
+    for at in times:
+        add(at)
+    yield
+    _expect(len(table), size)
+
+
+def add_then_cancel(make: Callable[[], AnyTimetable], size: int) -> Iterator[None]:
+    """Add ``size`` timers, then cancel them in the order in which they were added, one call each."""
+    table, times = make(), random_times(size).tolist()
+    yield
+    add, cancel = table.add, table.cancel
+    ids = [add(at, noop) for at in times]
+    yield
+    for timer_id in ids:
+        cancel(timer_id)
+    yield
+    _expect(len(table), 0)
+
+
+def add_then_cancel_asyncio(size: int) -> Iterator[None]:
+    """The same on an event loop, with the turn in which it sweeps."""
+    loop, delays = asyncio.new_event_loop(), (HOUR + random_times(size) / 1e9).tolist()
+    yield
+    call_later = loop.call_later
+    handles = [call_later(delay, noop) for delay in delays]
+    yield
+    for handle in handles:
+        handle.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    yield
+    _expect(sum(handle.cancelled() for handle in handles), size)
+    loop.close()
+
+
+def add_cancel(make: Callable[[], AnyTimetable], size: int, pairs: int | None = None) -> Iterator[None]:
+    """Add one and cancel it at once, beside ``size`` timers that wait; ``size`` times by default."""
+    table, times = make(), _drawn(size, pairs)
     table.add_many(random_times(size), [noop] * size)
     yield
     add, cancel = table.add, table.cancel
@@ -136,12 +192,32 @@ def add_cancel(make: Callable[[], AnyTimetable], size: int) -> Iterator[None]:
     _expect(len(table), size)
 
 
+def add_cancel_asyncio(size: int, pairs: int | None = None) -> Iterator[None]:
+    """The same on an event loop that gets a turn now and then, as in a program that lives."""
+    loop = asyncio.new_event_loop()
+    delays = (HOUR + random_times(min(size, MAX_DRAWN), seed=2) / 1e9).tolist()
+    handles = [loop.call_later(delay, noop) for delay in (HOUR + random_times(size) / 1e9).tolist()]
+
+    async def add_and_cancel() -> None:
+        call_later = loop.call_later
+        for done, delay in enumerate(islice(cycle(delays), pairs or size)):
+            call_later(delay, noop).cancel()
+            if not done % _LOOP_EVERY:
+                await asyncio.sleep(0)
+
+    yield
+    loop.run_until_complete(add_and_cancel())
+    yield
+    _expect(sum(not handle.cancelled() for handle in handles), size)
+    loop.close()
+
+
 def add_cancel_heapq(size: int) -> Iterator[None]:
     """The same on a heap of tuples: a set of cancelled numbers, and a sweep when half of the heap is dead.
 
     Without the sweep the heap would grow for as long as the program runs.
     """
-    heap, times = _heap(size), random_times(size, seed=2).tolist()
+    heap, times = _heap(size), _drawn(size, None)
     cancelled: set[int] = set()
     yield
     for seq, at in enumerate(times, start=size):
@@ -170,6 +246,40 @@ def inline(make: Callable[[ManualClock], Agenda | PlainAgenda], size: int) -> It
     _expect(ran, size)
 
 
+def run_due(
+    make: Callable[[ManualClock], Agenda | PlainAgenda], succeeded: Callable[[Any], bool], size: int
+) -> Iterator[None]:
+    """The same by somebody who keeps every job and can ask for its state afterwards."""
+    clock = ManualClock()
+    agenda, delays = make(clock), (random_times(size) / 1e9).tolist()
+    yield
+    jobs = [agenda.schedule(noop, delay) for delay in delays]
+    yield
+    clock.advance(HOUR)
+    agenda.run_due()
+    yield
+    _expect(sum(map(succeeded, jobs)), size)
+
+
+def job_succeeded(job: Any) -> bool:
+    """Tell whether one of our jobs did."""
+    return bool(job.status is Status.SUCCEEDED)
+
+
+def plain_job_succeeded(job: Any) -> bool:
+    """Tell whether a job of the plain scheduler did."""
+    return bool(job.state is State.SUCCEEDED)
+
+
+def bare_calls(size: int) -> Iterator[None]:
+    """Call the tasks and do nothing else: what no scheduler can be faster than."""
+    tasks = [noop] * size
+    yield
+    for task in tasks:
+        task()
+    yield
+
+
 def end_to_end(make: Callable[..., Scheduler | PlainScheduler], size: int) -> Iterator[None]:
     """Schedule ``size`` jobs that are due at once, from this thread; the last has run when the phase ends.
 
@@ -184,6 +294,50 @@ def end_to_end(make: Callable[..., Scheduler | PlainScheduler], size: int) -> It
     scheduler.shutdown()
     yield
     _expect(next(counter), size)
+
+
+def many_producers(size: int, producers: int = 4, workers: int = 4, sleepers: int = 0) -> Iterator[None]:
+    """The same from several threads at once; ``sleepers`` of the workers are held by tasks that do not end.
+
+    With sleepers the phase ends when the last job has run on the one worker that is left, while they still sleep.
+    """
+    scheduler, counter = Scheduler(workers=workers), itertools.count()
+    task = counter.__next__
+    asleep, wake, done = threading.Barrier(sleepers + 1), threading.Event(), threading.Event()
+
+    def sleep() -> None:
+        asleep.wait()
+        wake.wait()
+
+    def produce(count: int) -> None:
+        schedule = scheduler.schedule
+        for _ in range(count):
+            schedule(task)
+
+    for _ in range(sleepers):
+        scheduler.schedule(sleep)
+    asleep.wait()
+    shares = [size // producers + (i < size % producers) for i in range(producers)]
+    threads = [threading.Thread(target=produce, args=(share,)) for share in shares]
+    yield
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if sleepers:
+        scheduler.schedule(done.set)
+        done.wait(_PATIENCE)
+    else:
+        scheduler.shutdown()
+    yield
+    ran = next(counter)
+    wake.set()
+    scheduler.shutdown()
+    _expect(ran, size)
+
+
+def _drawn(size: int, count: int | None) -> Iterator[int]:
+    return islice(cycle(random_times(min(size, MAX_DRAWN), seed=2).tolist()), size if count is None else count)
 
 
 def _heap(size: int) -> list[tuple[int, int, object]]:
