@@ -1581,18 +1581,20 @@ cdef class Timetable:
         """WAITING -> HELD with a new ticket: its entry is dead, and it may be armed again. Nothing, if it is held.
 
         Where the heap has no room to keep for it (I5) it grows, or, without buckets, the dead are left out now: one
-        place at least is freed by that.
+        place at least is freed by that. Without memory to grow it stays WAITING, and comes due for nothing.
         """
         cdef Chunk* chunk = self._find(timer_id)
         cdef int64_t k = timer_id & (CHUNK - 1)
         if bit(chunk.held, k):
+            return
+        if self._q.far != NULL and not self._has_room(1) and not self._reserve_held():
             return
         self._counter += 1
         chunk.slots[k].seq = (chunk.slots[k].seq & ~COUNTER_MASK) | self._counter
         set_bit(chunk.held, k)
         self._live -= 1
         self._held += 1
-        if not self._has_room(0) and (self._q.far == NULL or not self._reserve_held()):
+        if not self._has_room(0):
             self._rebuild()
 
     cdef int64_t _take_due_id(self, int64_t now) noexcept nogil:

@@ -2484,7 +2484,8 @@ class Agenda:
         extras.nominal = job._run_at
         if extras.timeout > 0:
             extras.deadline = later(now, extras.timeout)
-            self._limits._rearm(extras.limit_id, extras.deadline)
+            if not self._limits._is_waiting(extras.limit_id) or self._limits._has_room(1):
+                self._limits._rearm(extras.limit_id, extras.deadline)  # else no memory: `_succeed` looks at the times
         if extras.kind == ONE_OFF or self._closed:
             return 0
         if extras.kind == RULE:
