@@ -32,6 +32,7 @@ cdef int NOWHERE
 cdef int ENTERED
 cdef int PARKED
 cdef int ON_WALL
+cdef int HELD_BACK
 
 cdef int SKIP
 cdef int BURST
@@ -134,7 +135,7 @@ cdef class Extras:
     cdef list stoppers
     cdef object key
     cdef Lane lane
-    cdef Job culprit
+    cdef object culprit
     cdef list dependents
     cdef object when
     cdef int64_t wall_at
@@ -143,12 +144,12 @@ cdef class Extras:
     cdef int64_t bursts
     cdef int64_t steps
     cdef int64_t nominal
-    cdef int64_t started_at
     cdef int64_t timeout
     cdef int64_t limit_id
     cdef int64_t deadline
     cdef int64_t period
     cdef int64_t slot
+    cdef int64_t planned
     cdef int64_t skipped
     cdef int64_t untold
     cdef int64_t turns
@@ -160,6 +161,7 @@ cdef class Extras:
     cdef uint32_t timed_out
     cdef uint32_t hung
     cdef uint32_t streak
+    cdef uint8_t culprit_state
     cdef uint8_t kind
     cdef uint8_t on_missed
     cdef bint dated
@@ -180,6 +182,9 @@ cdef class Extras:
     @cython.locals(behind=uint64_t, step=uint64_t, rest=uint64_t, count=int64_t)
     cdef int64_t advance(self, int64_t instant) noexcept
 
+    @cython.locals(behind=uint64_t, step=uint64_t, count=int64_t)
+    cdef int64_t catch_up(self, int64_t instant) noexcept
+
 
 @cython.final
 cdef class Job:
@@ -189,6 +194,7 @@ cdef class Job:
     cdef Extras _extras
     cdef object _outcome
     cdef int64_t _run_at
+    cdef int64_t _started_at
     cdef int64_t _id
     cdef uint32_t _attempts
     cdef int16_t _priority
@@ -229,10 +235,12 @@ cdef class Round:
     cdef bint rule_is_over
     cdef int64_t nominal
     cdef uint32_t run
+    cdef uint32_t told_run
     cdef int event
     cdef bint crowded
     cdef bint late
     cdef bint overdue
+    cdef bint substitute
 
     @cython.locals(ended=Job, dependents=list)
     cdef int finish(self, Agenda agenda) except -1
@@ -261,8 +269,13 @@ cdef class Agenda:
     cdef list _ended
     cdef int64_t _history
     cdef int64_t _oldest
+    cdef int64_t _history_age
+    cdef object _aging
     cdef dict _lanes
     cdef int64_t _parked
+    cdef int64_t _held_back
+    cdef int64_t _telling
+    cdef int64_t _substitutes
     cdef bint _paused
     cdef int64_t _runs
     cdef int64_t _excused
@@ -384,14 +397,17 @@ cdef class Agenda:
     @cython.locals(extras=Extras, paused=bint, since=int64_t, run_at=int64_t, attempts=uint32_t, state=int)
     cdef object _info_of(self, Job job)
 
-    @cython.locals(attempt=uint32_t)
-    cdef int _tell(self, int bit, Job job, object error, int64_t count) except -1
+    @cython.locals(bit=int)
+    cdef int _tell(self, int bits, Job job, uint32_t attempt, object error, int64_t count) except -1
 
-    @cython.locals(count=int64_t)
+    @cython.locals(count=int64_t, attempt=uint32_t)
     cdef int _tell_taken(self, Job job) except -1
 
     @cython.locals(other=Job, k=int64_t)
     cdef int _depend(self, Job job, Extras extras, list upstream, list spares) except -1
+
+    @cython.locals(theirs=Extras)
+    cdef int _blame(self, Extras extras, Job other) except -1
 
     @cython.locals(round=Round)
     cdef int _let_down(self, Job job) except -1
@@ -444,7 +460,7 @@ cdef class Agenda:
     )
     cdef object _fail(self, Job job, uint32_t run, object error, bint over, Round round)
 
-    @cython.locals(extras=Extras, current=bint)
+    @cython.locals(extras=Extras, current=bint, overdue=bint)
     cdef int _book(
         self,
         Job job,
@@ -469,6 +485,12 @@ cdef class Agenda:
     @cython.locals(extras=Extras, victim=Job)
     cdef Job _remember(self, Job job)
 
+    @cython.locals(extras=Extras)
+    cdef int _forget(self, Job victim) except -1
+
+    @cython.locals(victim=Job, now=int64_t)
+    cdef int _forget_old(self) except -1
+
     @cython.locals(waiters=list)
     cdef list _waiters_of(self, Job job)
 
@@ -481,9 +503,10 @@ cdef class Agenda:
     @cython.locals(extras=Extras)
     cdef Round _flight(self, Job job, Round round)
     cdef bint _is_drained(self)
+    cdef bint _is_over(self)
 
-    @cython.locals(run=uint32_t, running=bint)
-    cdef bint _book_overdue(self, Job job, Round round) except -1
+    @cython.locals(run=uint32_t, running=bint, now=int64_t)
+    cdef bint _book_overdue(self, Job job, bint substitute, Round round) except -1
 
     @cython.locals(
         tt=Timetable, job=Job, following=Job, extras=Extras, run=uint32_t, now=int64_t, arriving=bint, stop=bint

@@ -17,7 +17,8 @@ Where a job's one live entry is:
     ENTERED and the slot is held        in the ready line
     PARKED                              in the line of its key, all of whose places are taken
     ON_WALL                             in the other timetable, of the wall clock
-    NOWHERE                             it runs, or came due in a pause, or waits for other jobs, or has ended
+    HELD_BACK                           it came due in its pause, or waits for other jobs: what ends that arms it
+    NOWHERE                             it runs, or has ended
 
 A slot is the job's for life: held while it runs, kept when it has ended until the history forgets it. So an automatic
 id needs no dict, and an id that is stale is refused by the timetable.
@@ -38,6 +39,7 @@ import operator
 import random
 import time
 import types
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -98,7 +100,7 @@ NO_BOUND = 2**63
 
 SCHEDULED, RUNNING, SUCCEEDED, FAILED, CANCELLED = range(5)
 ONE_OFF, FIXED_RATE, FIXED_DELAY, RULE = range(4)
-NOWHERE, ENTERED, PARKED, ON_WALL = range(4)  # where a job's live entry is
+NOWHERE, ENTERED, PARKED, ON_WALL, HELD_BACK = range(5)  # where a job's live entry is
 SKIP, BURST, SHIFT = range(3)  # what becomes of missed slots
 ADDED, CLOSED, DUPLICATE, NO_ROOM, FULL, OTHER_LIMIT, UNKNOWN = range(7)  # what came of an attempt to add a job
 
@@ -112,11 +114,11 @@ STARTED, DONE, FAILURE, RETRYING, SKIPPED, DROPPED, TIMED_OUT = (1 << k for k in
 EVENTS = {
     "started": STARTED,
     "succeeded": DONE,
+    "timed_out": TIMED_OUT,  # before what comes of it
     "failed": FAILURE,
     "retrying": RETRYING,
     "skipped": SKIPPED,
     "cancelled": DROPPED,
-    "timed_out": TIMED_OUT,
 }
 WALL_STEP = 100_000_000  # ns by which the wall clock has to move against the other to have been set
 WALL_REPEAT = 60 * SECOND_NS  # a slot that was run is not run again where the wall clock is set back by less
@@ -346,6 +348,7 @@ class Extras:
         "calendar",
         "context",
         "culprit",
+        "culprit_state",
         "dated",
         "deadline",
         "dependents",
@@ -370,6 +373,7 @@ class Extras:
         "own_retry",
         "paused",
         "period",
+        "planned",
         "queue",
         "retry",
         "retrying",
@@ -378,7 +382,6 @@ class Extras:
         "skipped",
         "slot",
         "spent",
-        "started_at",
         "steps",
         "stoppers",
         "streak",
@@ -407,14 +410,14 @@ class Extras:
         self.paused = False
         # The present run, or the last.
         self.nominal = 0  # the instant it was due at, without jitter
-        self.started_at = 0
         # Key.
         self.key: Any = None
         self.lane: Any = None  # the `Lane` of the key
         # Jobs that come before and after.
         self.blockers = 0  # how many have to end before this one
         self.run_anyway = False  # whatever comes of them
-        self.culprit: Job | None = None  # that let this one down
+        self.culprit: Any = None  # id of the job that let this one down; not the job: a chain of them may be long
+        self.culprit_state = CANCELLED  # how that one ended
         self.dependents: list[Job] | None = None
         # Time limit.
         self.timeout = 0  # ns that a run may take; 0: no limit
@@ -437,6 +440,7 @@ class Extras:
         self.retrying = False  # the next run is another attempt at a slot already counted
         self.moved = False  # rescheduled while it ran
         self.extra = False  # the next run is one that `run_now` asked for: the slots are as before
+        self.planned = 0  # when the slot comes that this one precedes, jitter included
         self.jitter = 0  # ns, the greatest
         self.seed = 0
         # Wall clock.
@@ -463,6 +467,22 @@ class Extras:
         count = (behind - 1) // step + 1
         rest = behind % step
         self.slot = instant if rest == 0 else later(instant, step - rest)
+        self.skipped += count
+        self.untold += count
+        return count
+
+    def catch_up(self, instant: int) -> int:
+        """Skip the earliest slots before `instant` but for the last MAX_BURST of them; how many. O(1)."""
+        if self.slot >= instant:
+            return 0
+        behind = instant
+        behind -= self.slot
+        step = self.period
+        count = (behind - 1) // step + 1
+        if count <= MAX_BURST:
+            return 0
+        count -= MAX_BURST
+        self.slot += count * step
         self.skipped += count
         self.untold += count
         return count
@@ -496,6 +516,7 @@ class Job:
         "_outcome",
         "_priority",
         "_run_at",
+        "_started_at",
         "_state",
         "_task",
     )
@@ -510,6 +531,7 @@ class Job:
     _outcome: Any
     _priority: int
     _run_at: int
+    _started_at: int
     _state: int
     _task: Any
 
@@ -587,8 +609,11 @@ class Job:
     def reason(self) -> str | None:
         """Why the job was cancelled, where that was not by a call; else None."""
         with self._agenda._tt.lock:
-            culprit = None if self._extras is None else self._extras.culprit
-        return None if culprit is None else f"job {culprit.id!r}, which it comes after, ended {culprit.status}"
+            if self._extras is None or self._extras.culprit is None:
+                return None
+            culprit = self._extras.culprit
+            state = self._extras.culprit_state
+        return f"job {culprit!r}, which it comes after, ended {STATUS[state]}"
 
     def cancel(self) -> bool:
         """Cancel the job; False if it had ended. As `Agenda.cancel`."""
@@ -672,6 +697,7 @@ class Job:
         waiter.acquire()
         spare = Extras()
         stoppers: list[Any] = []
+        ends_at = None
         if self._is_stopped(attempt):
             return True
         with self._agenda._tt.lock:
@@ -682,6 +708,10 @@ class Job:
             if self._extras.stoppers is None:
                 self._extras.stoppers = stoppers
             self._extras.stoppers.append(waiter)
+            if self._agenda._monotonic and self._extras.timeout > 0 and attempt == self._attempts:
+                ends_at = self._extras.deadline  # nobody may look at it: run_due is busy with this run
+        if ends_at is not None:
+            deadline = ends_at if deadline is None else min(deadline, ends_at)
         try:
             acquire_until(waiter, deadline)
         finally:
@@ -728,9 +758,11 @@ class Round:
         "slot",
         "steps",
         "stoppers",
+        "substitute",
         "task",
         "told",
         "told_error",
+        "told_run",
         "waiters",
         "watcher",
         "when",
@@ -758,12 +790,14 @@ class Round:
         self.crowded = False
         self.event = 0  # what listeners are to hear, of which job, with which error
         self.told: Any = None  # a Job
+        self.told_run = 0
         self.told_error: BaseException | None = None
         self.job: Job | None = None  # which the worker that keeps this round runs: from its take to its booking
         self.run = 0
         self.nominal = 0
         self.late = False  # that run had passed its time limit, and a substitute works in place of this thread
-        self.overdue = False  # a run was booked as past its limit: its thread will leave when it ends
+        self.overdue = False  # a run was booked as past its limit
+        self.substitute = False  # and the caller works in place of its thread, which will leave when it ends
         self.idle_context: contextvars.Context | None = None  # an empty one, for the next run
         # What a rule has answered, before the booking of a run that goes by it.
         self.asked = False
@@ -811,7 +845,7 @@ class Round:
             revoke(self.future)
             self.future = None
         if self.event & agenda._listening:
-            agenda._tell(self.event, self.told, self.told_error, 0)
+            agenda._tell(self.event, self.told, self.told_run, self.told_error, 0)
         self.event = 0
         self.told = None
         self.told_error = None
@@ -830,6 +864,8 @@ class Round:
         if self.drained is not None:
             notify(self.drained)
             self.drained = None
+        if agenda._aging is not None:
+            agenda._forget_old()
         if self.crowded:
             agenda._tidy()
             self.crowded = False
@@ -845,6 +881,8 @@ class Agenda:
             call.
         retry: policy for failed one-offs that have none of their own; None: no retry.
         history: how many ended jobs are remembered by their id.
+        history_age: for how long at most, seconds or a timedelta; None or infinity: no limit. Looked at when a job
+            ends, and when an id is asked for.
         max_waiting: how many jobs may wait, for their time or for a worker; None or infinity: no limit.
         wall_clock: a callable that returns int nanoseconds since the epoch; it may be set back and forth. Read only
             while jobs follow it.
@@ -867,6 +905,7 @@ class Agenda:
         *,
         retry: RetryPolicy | None = None,
         history: int = 10_000,
+        history_age: Seconds | None = None,
         max_waiting: int | None = None,
         wall_clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -880,6 +919,7 @@ class Agenda:
             raise TypeError(f"history must be an int, got {history!r}")
         if operator.index(history) < 0:
             raise ValueError(f"history must be 0 or more, got {history!r}")
+        age = limit_ns(history_age, "history_age")
         unlimited = max_waiting is None or (isinstance(max_waiting, float) and max_waiting == math.inf)
         self._max_waiting = NEVER if unlimited else count_of(max_waiting, "max_waiting")
         self._tt = Timetable()
@@ -900,8 +940,13 @@ class Agenda:
         self._ended: list[Job] = []  # a ring of ended jobs, the oldest at _oldest
         self._history = min(operator.index(history), 2**31)
         self._oldest = 0
+        self._history_age = NEVER if age is None else age
+        self._aging: Any = None if age is None else deque()  # in place of the ring: job, instant of its end, job, ...
         self._lanes: dict[str | int, Lane] = {}  # by key, while jobs have it
         self._parked = 0  # jobs that wait for their key
+        self._held_back = 0  # jobs that came due in their pause, or wait for others
+        self._telling = 0  # ended jobs whose dependents are being told: some may be due
+        self._substitutes = 0  # threads that work in place of one whose run has passed its limit
         self._paused = False
         self._runs = 0  # going now
         self._excused = 0  # of these, how many wait in a shutdown themselves
@@ -1412,6 +1457,8 @@ class Agenda:
             if isinstance(after, (Job, str, int)):
                 raise TypeError(f"after must be jobs or their ids in a sequence, got {after!r}")
             upstream = list(after)
+            if self._aging is not None:
+                self._forget_old()
             for other in upstream:
                 self._check_handle(other)
                 if extras.name is not None and other == extras.name:
@@ -1437,6 +1484,7 @@ class Agenda:
         job._extras = extras
         job._outcome = None
         job._run_at = run_at
+        job._started_at = 0
         job._id = -1
         job._attempts = 0
         job._priority = priority
@@ -1552,7 +1600,8 @@ class Agenda:
                 self._lanes[extras.key] = extras.lane
                 extras.lane.jobs += 1
             if upstream is not None:
-                job._entered = NOWHERE
+                job._entered = HELD_BACK
+                self._held_back += 1
                 self._depend(job, extras, upstream, spares)
             elif dated:
                 self._arm_next(job, extras)
@@ -1612,10 +1661,17 @@ class Agenda:
                     other._extras.dependents = spares[k][1]
                 other._extras.dependents.append(job)
                 extras.blockers += 1
-            elif other._state != SUCCEEDED and not extras.run_anyway:
-                extras.culprit = other
+            elif other._state != SUCCEEDED and not extras.run_anyway and extras.culprit is None:
+                self._blame(extras, other)
         if extras.culprit is None and extras.blockers == 0:
             self._arm_next(job, extras)
+        return 0
+
+    def _blame(self, extras: Extras, other: Job) -> int:
+        """Note which job let this one down. Caller holds the lock."""
+        theirs = other._extras
+        extras.culprit = other._id if theirs is None or theirs.name is None else theirs.name
+        extras.culprit_state = other._state
         return 0
 
     def _let_down(self, job: Job) -> int:
@@ -1641,6 +1697,10 @@ class Agenda:
                     round.dependents = None
                     round.ended = None
                 round.finish(self)
+            with self._tt.lock:
+                self._telling -= 1
+                self._conclude(round)
+            round.finish(self)
         return 0
 
     def _upstream_ended(self, job: Job, upstream: Job, round: Round) -> int:
@@ -1649,7 +1709,7 @@ class Agenda:
             if job._state <= RUNNING:
                 extras.blockers -= 1
                 if upstream._state != SUCCEEDED and not extras.run_anyway:
-                    extras.culprit = upstream
+                    self._blame(extras, upstream)
                     self._end(job, CANCELLED, round)
                 elif extras.blockers == 0:
                     self._arm_next(job, extras)
@@ -1682,6 +1742,8 @@ class Agenda:
         Complexity: O(1), amortised for the rebuild. Task, arguments and item are released now.
         """
         self._check_handle(job)
+        if self._aging is not None:
+            self._now_or_last()  # `_remember` notes that instant
         round = Round()
         with self._tt.lock:
             found = self._find(job)
@@ -1779,10 +1841,12 @@ class Agenda:
 
         A pause loses nothing: what comes due in it runs late, afterwards. A run that is going goes on.
 
-        Returns: False if the job had ended or is unknown.
+        Returns: False if the job had ended or is unknown; without a job, after a shutdown.
         """
         if job is None:
             with self._tt.lock:
+                if self._closed:
+                    return False
                 self._paused = True
             return True
         self._check_handle(job)
@@ -1812,7 +1876,7 @@ class Agenda:
             if found is None or found._state > RUNNING or found._extras is None or not found._extras.paused:
                 return False
             found._extras.paused = False
-            if found._entered == NOWHERE and found._going == 0 and found._extras.blockers == 0:
+            if found._entered == HELD_BACK and found._extras.blockers == 0:
                 self._arm_next(found, found._extras)  # it came due in the pause
             self._rouse(round)
         round.finish(self)
@@ -1834,9 +1898,12 @@ class Agenda:
                 extras = found._extras
                 if extras is not None and (extras.paused or extras.blockers > 0):
                     return False
+                if self._instant_of(found) <= now:
+                    return True  # it is due, and keeps its place
                 if self._tt._has_room(1):
                     if extras is not None and extras.kind != ONE_OFF and not extras.retrying:
                         extras.extra = True
+                        extras.planned = found._run_at
                     self._arm(found, now)
                     self._rouse(round)
                     break
@@ -1856,7 +1923,6 @@ class Agenda:
 
     def _info_of(self, job: Job) -> JobInfo | None:
         paused = False
-        since = -1
         with self._tt.lock:
             state = job._state
             run_at = self._instant_of(job)
@@ -1864,14 +1930,11 @@ class Agenda:
             extras = job._extras
             if extras is not None:
                 paused = extras.paused
-            if state == RUNNING:
-                # A plain one-off does not note its start; it began at its run_at or after.
-                since = run_at if extras is None else extras.started_at
+            since = job._started_at
         if state > RUNNING:
             return None
-        return JobInfo(
-            job.id, STATUS[state], run_at, attempts, None if since < 0 else since, paused, job._priority, job
-        )
+        running_since = since if state == RUNNING else None
+        return JobInfo(job.id, STATUS[state], run_at, attempts, running_since, paused, job._priority, job)
 
     def stats(self) -> Stats:
         """Counts, and how late runs started. Kept in the core as jobs run; nothing is computed until this is asked."""
@@ -1925,32 +1988,33 @@ class Agenda:
                         self._listening &= ~bit
                     return
 
-    def _tell(self, bit: int, job: Job, error: BaseException | None, count: int) -> int:
-        """Call the listeners of an event. Not under the lock."""
-        with self._tt.lock:
-            entries = self._listeners.get(bit)
-            attempt = job._attempts
+    def _tell(self, bits: int, job: Job, attempt: int, error: BaseException | None, count: int) -> int:
+        """Call the listeners of events, given as bits. Not under the lock."""
         for name in EVENTS:
-            if EVENTS[name] == bit:
-                break
-        for entry in entries or ():
-            try:
-                entry[0](Event(name, job, attempt, error, count))
-            except BaseException:
-                complain("a listener of %r failed", name)
+            bit = EVENTS[name]
+            if not bits & bit:
+                continue
+            with self._tt.lock:
+                entries = self._listeners.get(bit)
+            for entry in entries or ():
+                try:
+                    entry[0](Event(name, job, attempt, error, count))
+                except BaseException:
+                    complain("a listener of %r failed", name)
         return 0
 
     def _tell_taken(self, job: Job) -> int:
         """Tell of the slots that were skipped before a run, and of its start. Not under the lock."""
         count = 0
         with self._tt.lock:
+            attempt = job._attempts
             if job._extras is not None:
                 count = job._extras.untold
                 job._extras.untold = 0
         if count > 0 and self._listening & SKIPPED:
-            self._tell(SKIPPED, job, None, count)
+            self._tell(SKIPPED, job, attempt, None, count)
         if self._listening & STARTED:
-            self._tell(STARTED, job, None, 0)
+            self._tell(STARTED, job, attempt, None, 0)
         return 0
 
     def status(self, job: Job | str | int) -> Status:
@@ -1963,6 +2027,8 @@ class Agenda:
 
     def _known(self, job: Any) -> Job:
         self._check_handle(job)
+        if self._aging is not None:
+            self._forget_old()
         with self._tt.lock:
             found = self._find(job)
         if found is None:
@@ -2100,8 +2166,9 @@ class Agenda:
     # The wall clock.
 
     def _waiting(self) -> int:
-        """How many jobs wait for their time. Caller holds the lock."""
-        return self._tt._live if self._wall is None else self._tt._live + self._wall._live
+        """How many jobs wait for their time, for other jobs, or for the end of their pause. Caller holds the lock."""
+        count = self._tt._live + self._held_back
+        return count if self._wall is None else count + self._wall._live
 
     def _soonest(self) -> int:
         """When something is due next, by how the clocks stand to each other; at once, if that has to be looked up.
@@ -2241,7 +2308,7 @@ class Agenda:
             slot = extras.slot
             spent = extras.spent
             bursts = extras.bursts
-            started_at = extras.started_at
+            started_at = job._started_at
             until = extras.until
             over = extras.turns >= extras.max_runs
             round.steps = self._steps
@@ -2416,14 +2483,19 @@ class Agenda:
                 return None
             job: Job = self._tt._item(timer_id)
             extras = job._extras
+            if job._run_at > now:  # `now` may be from before the job was added: the lock was waited for since
+                now = max(now, monotonic_ns() if self._monotonic else self._last_now)
             if job._run_at > now:
                 self._tt._rearm(timer_id, job._run_at)  # moved on meanwhile, or the clock went back (promise 1)
+                if extras is not None and extras.lane is not None:
+                    self._call_next(extras.lane)
             elif extras is None or self._admit(job, extras, now):
                 break
         job._entered = NOWHERE
         job._state = RUNNING
         job._going += 1
         job._attempts += 1
+        job._started_at = now
         self._runs += 1
         self._started += 1
         self._lags[lag_bucket(now - job._run_at)] += 1
@@ -2437,7 +2509,8 @@ class Agenda:
         if job._going > 0 and extras.kind != ONE_OFF:
             job._entered = NOWHERE  # a slot inside its own run: `_next_turn` decides at the end of that (promise 6)
         elif extras.paused:
-            job._entered = NOWHERE  # `resume` arms it
+            job._entered = HELD_BACK  # `resume` arms it
+            self._held_back += 1
         elif lane is None:
             return True
         elif lane.running < lane.limit:
@@ -2480,7 +2553,6 @@ class Agenda:
     def _depart(self, job: Job, extras: Extras, now: int) -> int:
         """What the start of a run means for a job with extras. Caller holds the lock."""
         extras.moved = False
-        extras.started_at = now
         extras.nominal = job._run_at
         if extras.timeout > 0:
             extras.deadline = later(now, extras.timeout)
@@ -2499,8 +2571,8 @@ class Agenda:
                     extras.nominal = carried(extras.slot, extras.wall_at, job._run_at)  # without jitter
             return 0
         if extras.extra:
-            if extras.kind == FIXED_RATE and not extras.is_over():
-                self._arm(job, extras.shaken(extras.slot))
+            if extras.kind == FIXED_RATE:
+                self._arm(job, extras.planned)
             return 0
         if not extras.retrying:
             extras.nominal = extras.slot
@@ -2514,8 +2586,8 @@ class Agenda:
                 if extras.slot < now:
                     self._skipped += extras.advance(now)
                     extras.slot = later(now, extras.period)
-            elif now - extras.slot > MAX_BURST * extras.period:
-                self._skipped += extras.advance(now - MAX_BURST * extras.period)
+            else:
+                self._skipped += extras.catch_up(now)
             if not extras.is_over():
                 self._arm(job, extras.shaken(extras.slot))
         return 0
@@ -2552,7 +2624,7 @@ class Agenda:
         return 0
 
     def _place_of(self, job: Job) -> int:
-        """ENTERED: in the ready line; PARKED; ON_WALL; else NOWHERE, in the timetable too (it counts its dead)."""
+        """ENTERED: in the ready line; PARKED; ON_WALL; HELD_BACK; else NOWHERE, in the timetable too (it counts its dead)."""
         if job._entered == ENTERED and self._tt._is_waiting(job._id):
             return NOWHERE
         return job._entered
@@ -2570,6 +2642,8 @@ class Agenda:
             self._wall._hold(job._extras.wall_id)
             job._run_at = carried(job._extras.wall_at, self._offset, 0)
             job._extras.dated = False
+        elif place == HELD_BACK:
+            self._held_back -= 1
         return 0
 
     def _succeed(self, job: Job, run: int, value: Any, round: Round) -> BaseException | None:
@@ -2690,13 +2764,16 @@ class Agenda:
         if job._going == 0 or (run != job._attempts and (extras is None or extras.hung == 0)):
             return 0  # booked already, by a driver that said so twice
         current = job._state == RUNNING and run == job._attempts
+        overdue = failed and extras.timeout > 0 and (not over or extras.deadline < end)  # failed: it has some, `_fail`
         if over:
             job._going -= 1
             self._runs -= 1
             if extras is not None:
                 if extras.hung > 0 and run <= extras.timed_out:
                     extras.hung -= 1
-                    round.late = True
+                    if self._substitutes > 0:
+                        self._substitutes -= 1
+                        round.late = True
                 if extras.lane is not None:
                     extras.lane.running -= 1
                     self._call_next(extras.lane)
@@ -2707,13 +2784,15 @@ class Agenda:
             extras.timed_out = run
             extras.hung += 1
             round.overdue = True
-            self._timed_out += 1
+            if round.substitute:
+                self._substitutes += 1
             round.stoppers = extras.stoppers
             extras.stoppers = None
         if current:
             round.told = job
+            round.told_run = run
             round.told_error = error
-            if failed and extras is not None:  # it has some: `_fail`
+            if failed and extras is not None:
                 round.error = extras.last_error
                 extras.last_error = error
             if extras is not None and extras.limit_id >= 0:
@@ -2733,15 +2812,18 @@ class Agenda:
             else:
                 job._outcome = value
                 self._end(job, FAILED if failed else SUCCEEDED, round)
-            if not over:
-                round.event = TIMED_OUT
+            if overdue:
+                self._timed_out += 1
+                round.event |= TIMED_OUT
         elif job._state > RUNNING:
             if job._going == 0:
                 round.waiters = self._waiters_of(job)  # it ended while this ran, and is over now
-        elif job._state == SCHEDULED and job._entered == NOWHERE and extras.kind != ONE_OFF and not extras.paused:
-            self._next_turn(
-                job, extras, end, -1, True, round
-            )  # its next slot came up while a run past its limit went on
+        elif job._state == SCHEDULED and job._entered == NOWHERE and extras.kind != ONE_OFF:
+            # Its next run came due while this one, past its limit, went on.
+            if extras.retrying:
+                self._arm(job, job._run_at)
+            else:
+                self._next_turn(job, extras, end, -1, True, round)
         return 0
 
     def _next_turn(self, job: Job, extras: Extras, end: int, wait: int, failed: bool, round: Round) -> int:
@@ -2754,6 +2836,8 @@ class Agenda:
             run_at = job._run_at  # rescheduled while it ran: that is the next run, late if need be
         elif extras.kind == RULE and wait < 0:
             return self._turn_by_rule(job, extras, failed, round)
+        elif extra and wait < 0 and extras.planned >= end:
+            run_at = extras.planned
         elif wait >= 0:
             extras.streak += 1
             extras.retrying = True
@@ -2766,7 +2850,7 @@ class Agenda:
             if extras.kind == FIXED_RATE:
                 # Slots from before the run were missed, and `burst` makes up for them; its own are skipped, or one
                 # of them queues.
-                if not extras.queue and (extras.on_missed != BURST or extras.slot > extras.started_at):
+                if not extras.queue and (extras.on_missed != BURST or extras.slot > job._started_at):
                     self._skipped += extras.advance(end)
             elif not extra:
                 extras.slot = later(end, extras.period)
@@ -2792,6 +2876,7 @@ class Agenda:
         self._tt._disarm(job._id)
         self._vacate(job, place)
         round.told = job
+        round.told_run = job._attempts
         if state == SUCCEEDED:
             self._succeeded += 1
             round.event = DONE
@@ -2824,6 +2909,7 @@ class Agenda:
                 round.ended = job
                 round.dependents = extras.dependents
                 extras.dependents = None
+                self._telling += 1
             if extras.stoppers is not None and state == CANCELLED:
                 round.stoppers = extras.stoppers
                 extras.stoppers = None
@@ -2839,6 +2925,13 @@ class Agenda:
         extras = job._extras
         if self._history == 0 or (extras is not None and extras.future is not None):
             victim = job  # nobody has the id of a submitted job
+        elif self._aging is not None:
+            self._aging.append(job)
+            self._aging.append(monotonic_ns() if self._monotonic else self._last_now)
+            if len(self._aging) <= 2 * self._history:
+                return None
+            victim = self._aging.popleft()
+            self._aging.popleft()
         elif len(self._ended) < self._history:
             self._ended.append(job)
             return None
@@ -2848,11 +2941,29 @@ class Agenda:
             self._oldest += 1
             if self._oldest == self._history:
                 self._oldest = 0
+        self._forget(victim)
+        return victim
+
+    def _forget(self, victim: Job) -> int:
+        """Nobody is to find an ended job by its id any more. Caller holds the lock, and a reference to the job."""
         extras = victim._extras
         if extras is not None and extras.name is not None and self._names.get(extras.name) is victim:
             del self._names[extras.name]
         self._tt._release(victim._id)
-        return victim
+        return 0
+
+    def _forget_old(self) -> int:
+        """Forget the ended jobs that are older than `history_age`, one a round of the lock. O(1) amortised."""
+        now = self._now_or_last()
+        while True:
+            victim = None
+            with self._tt.lock:
+                if len(self._aging) > 0 and now - self._aging[1] > self._history_age:
+                    victim = self._aging.popleft()
+                    self._aging.popleft()
+                    self._forget(victim)
+            if victim is None:
+                return 0
 
     def _waiters_of(self, job: Job) -> list[Any] | None:
         """Detach the locks of those who wait for a job. Caller holds the lock."""
@@ -2899,7 +3010,7 @@ class Agenda:
         if self._drained is not None and self._is_drained():
             round.drained = self._drained
             self._drained = None
-        if self._closed and self._runs == 0 and self._armed_at != AWAKE:
+        if self._armed_at != AWAKE and self._is_over():
             self._armed_at = AWAKE
             round.watcher = self._watcher  # it stayed for the time limits of the last runs
         return 0
@@ -2914,7 +3025,11 @@ class Agenda:
 
     def _is_drained(self) -> bool:
         """Whether nothing runs but what waits for this itself, and nothing is ready."""
-        return self._runs <= self._excused and self._line._waiting() == 0 and self._parked == 0
+        return self._runs <= self._excused and self._line._waiting() == 0 and self._parked == 0 and self._telling == 0
+
+    def _is_over(self) -> bool:
+        """Whether the end has come and no run is going or to start: the watcher ends. Caller holds the lock."""
+        return self._closed and self._runs == 0 and self._line._waiting() == 0 and self._parked == 0
 
     def _is_drained_line(self) -> bool:
         """Whether the end has come and nothing is ready: for a dispatcher, which then ends."""
@@ -2967,7 +3082,8 @@ class Agenda:
         now = self._now()
         if self._wall is not None:
             self._look(now, self._wall_now())
-        self._promote_all(now)
+        if not self._closed:
+            self._promote_all(now)
         with self._tt.lock:
             self._rouse(round)
         round.finish(self)
@@ -3025,7 +3141,8 @@ class Agenda:
             self._look(now, wall_now)
         with self._tt.lock:
             self._armed_at = AWAKE
-            self._line._promote(now, PROMOTED)
+            if not self._closed:  # else the workers may have ended
+                self._line._promote(now, PROMOTED)
             next_at = NEVER if self._closed else self._tt._next()
             wall_at = NEVER
             if has_wall and not self._closed and self._wall._live > 0:
@@ -3034,7 +3151,7 @@ class Agenda:
             if limit_at <= now:
                 self._expired.append(self._limits._item(self._limits._take_due_id(now)))
                 sleep = -3
-            elif self._closed and self._runs == 0:
+            elif self._is_over():
                 sleep = -2
             elif next_at <= now or wall_at <= now or self._poked or (self._restless and not self._closed):
                 self._poked = False  # a move between the look at the clock and here is not lost
@@ -3055,11 +3172,11 @@ class Agenda:
             self._tidy()
         return sleep
 
-    def _expire_one(self) -> bool:
-        """Book a run that has passed its time limit; whether its worker needs a substitute: it leaves when it ends."""
+    def _expire_one(self, substitute: bool) -> bool:
+        """Book a run that has passed its time limit. True: its worker will leave when it ends, `substitute` stays."""
         with self._tt.lock:
             job = self._expired.pop() if len(self._expired) > 0 else None
-        return job is not None and self._book_overdue(job, Round())
+        return job is not None and self._book_overdue(job, substitute, Round())
 
     def _expire_due(self, now: int) -> None:
         """Book the runs that have passed their limit, for drivers without a watcher."""
@@ -3069,12 +3186,15 @@ class Agenda:
                 job = None if timer_id < 0 else self._limits._item(timer_id)
             if job is None:
                 return
-            self._book_overdue(job, Round())
+            self._book_overdue(job, False, Round())
 
-    def _book_overdue(self, job: Job, round: Round) -> bool:
+    def _book_overdue(self, job: Job, substitute: bool, round: Round) -> bool:
+        now = self._now_or_last()
         with self._tt.lock:
             run = job._attempts
-            running = job._state == RUNNING
+            # It may have ended since its limit came, and run again.
+            running = job._state == RUNNING and job._extras.deadline <= now
+            round.substitute = substitute
         if not running:
             return False
         self._fail(job, run, self._overdue(job), False, round)
@@ -3193,6 +3313,7 @@ class Agenda:
             job._going -= 1
             job._attempts -= 1
             self._runs -= 1
+            self._started -= 1
             if job._state == RUNNING:
                 self._end(job, CANCELLED, round)
                 round.future = None  # it is cancelled already; the job still refers to it
@@ -3224,13 +3345,14 @@ class Agenda:
     def _take_one(self) -> Job | None:
         """Take one ready job for a pool that runs it, or None: then the watcher is signalled when there is one."""
         now = self._now_or_last()
+        round = Round()
         with self._tt.lock:
             if self._tt._next() <= now and not self._closed:
                 self._line._promote(now, PROMOTED)
             job = self._take(now, NO_BOUND)
-            watcher = self._watcher_to_wake(self._soonest())
-        if watcher is not None:
-            signal(watcher)
+            round.watcher = self._watcher_to_wake(self._soonest())
+            self._conclude(round)  # the last ready job may have been put back
+        round.finish(self)
         return job
 
     def _call_of(self, job: Job) -> tuple[Any, Sequence[Any], Mapping[str, Any], Any, Any, int]:
@@ -3274,10 +3396,11 @@ class Agenda:
         return count
 
     def _cancel_undue(self, job: Job, cancel_ready: bool, round: Round) -> int:
-        """Cancel a job at the end, unless it is due (ready, or waiting for its key) or a one-off that runs."""
+        """Cancel a job at the end, unless it is due (ready, or waiting for its key; not paused) or a one-off that runs."""
         count = 0
         with self._tt.lock:
             due = job._entered == PARKED or (job._entered == ENTERED and not self._tt._is_waiting(job._id))
+            due = due and (job._extras is None or not job._extras.paused)
             one_off = job._extras is None or job._extras.kind == ONE_OFF
             if job._state <= RUNNING and not (one_off and job._state == RUNNING) and (cancel_ready or not due):
                 count = 1 if job._going == 0 else 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import _thread
 import concurrent.futures.thread  # noqa: F401 - registers its exit hook, so that ours, later, runs before it
 import contextlib
+import contextvars
 import logging
 import os
 import sys
@@ -78,10 +79,11 @@ class Scheduler(Executor):
             when it is moved; on another injected clock a sleep is at most 60 s. While jobs follow the wall clock, a
             sleep is at most 5 s, or 60 s where the system tells that the clock was set (Linux).
         retry: policy for failed one-offs that have none of their own; None: no retry.
+        history, history_age, max_waiting: as for `Agenda`.
         executor: an `Executor` in which the tasks run instead, or a factory of one, which can also replace a pool that
             broke. At most `workers` runs are in it at a time, so priorities, cancel and shutdown keep their meaning.
             An executor that was given is not shut down.
-        agenda: one made before, with a clock and retry of its own.
+        agenda: one made before, with a clock, a retry policy and bounds of its own.
         name: of the threads.
 
     Thread-safety: all of it may be called from any thread, from tasks and from signal handlers. Leaving a `with` block
@@ -100,6 +102,9 @@ class Scheduler(Executor):
         clock: Callable[[], int] = time.monotonic_ns,
         wall_clock: Callable[[], int] = time.time_ns,
         retry: RetryPolicy | None = None,
+        history: int = 10_000,
+        history_age: Seconds | None = None,
+        max_waiting: int | None = None,
         executor: Executor | Callable[[], Executor] | None = None,
         agenda: Agenda | None = None,
         name: str = "nextdue",
@@ -115,11 +120,20 @@ class Scheduler(Executor):
         if executor is not None and not isinstance(executor, Executor) and not callable(executor):
             raise TypeError(f"executor must be an Executor or a factory of one, got {executor!r}")
         if agenda is None:
-            agenda = Agenda(clock, retry=retry, wall_clock=wall_clock)
+            agenda = Agenda(
+                clock,
+                retry=retry,
+                history=history,
+                history_age=history_age,
+                max_waiting=max_waiting,
+                wall_clock=wall_clock,
+            )
         elif not isinstance(agenda, (Agenda, _pure.Agenda)):
             raise TypeError(f"agenda must be an Agenda, got {agenda!r}")
         elif clock is not time.monotonic_ns or wall_clock is not time.time_ns or retry is not None:
             raise ValueError("clock, wall_clock and retry must be left out where an agenda is given: it has its own")
+        elif history != 10_000 or history_age is not None or max_waiting is not None:
+            raise ValueError("history and max_waiting must be left out where an agenda is given: it has its own")
         clock = agenda._clock_of()
         subscribe = getattr(clock, "subscribe", None)
         subscribe_wall = getattr(agenda._wall_clock_of(), "subscribe", None)
@@ -293,14 +307,15 @@ class Scheduler(Executor):
         deadline = None if limit is None else time.monotonic_ns() + limit
         if self._agenda._is_orphaned():
             raise RuntimeError(_pure.ORPHANED)
-        self._agenda._make_ready()
         excused = int(_is_in_a_run_of(self._agenda))
         waiter = _parked()
         idle = True
+        self._agenda._make_ready()
         while idle and self._agenda._join(waiter, excused):
             idle = _acquire(waiter, deadline)
             if excused:
                 break  # the others are over, or wait for runs themselves
+            self._agenda._make_ready()  # what the last run led to may be due: a retry, a job that comes after it
         self._agenda._leave(waiter, excused)
         return idle
 
@@ -452,17 +467,17 @@ class _Crew:
         self.threads[:] = [thread for thread in self.threads if thread.is_alive()]
         thread = threading.Thread(target=self.stand_in, name=f"{self.name}-substitute", daemon=True)
         try:
+            self.threads.append(thread)  # first: a listener that it calls may shut the scheduler down
             thread.start()
         except RuntimeError:
+            self.threads.remove(thread)
             complain("no thread could be started as a substitute for a worker")
-            self.agenda._expire_one()
-            return
-        self.threads.append(thread)
+            self.agenda._expire_one(False)
 
     def stand_in(self) -> None:
         needed = False
         try:
-            needed = self.agenda._expire_one()
+            needed = self.agenda._expire_one(self.has_workers)
         except BaseException:
             complain("a run past its time limit could not be booked")
         if needed and self.has_workers:
@@ -565,7 +580,7 @@ def _call_here(
     before = _here.call_of, here.round
     _here.call_of, here.round = key, _flights.get(flight)
     try:
-        return context.run(task, *args, **kwargs) if context is not None else task(*args, **kwargs)
+        return (contextvars.Context() if context is None else context).run(task, *args, **kwargs)
     finally:
         _here.call_of, here.round = before
 
