@@ -232,7 +232,7 @@ def test_bench_when_only_one_goal_then_table_samples_and_results(tmp_path: Path,
     output = capsys.readouterr().out
     assert "40 timers or jobs for a million, best of 2 (SCALED: the goals are meant for 1,000,000)" in output
     assert " 2  add + pop, one by one" in output
-    (path,) = results.glob("goals-*.json")
+    (path,) = results.glob("goals-*-part.json")
     found = json.loads(path.read_text())
     assert [line["goal"] for line in found["lines"]] == [2]
     assert [len(samples) for samples in found["samples"]["add + pop"].values()] == [2, 2]

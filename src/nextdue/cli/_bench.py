@@ -102,7 +102,8 @@ def _goals(options: Namespace, console: Console) -> int:
     if options.json:
         _write(options.json, text)
     if options.results:
-        _keep(options.results, title, lines, found, console)
+        whole = options.size == FULL_SIZE and not options.only
+        _keep(options.results, "" if whole else "-part", title, lines, found, console)
     return 0
 
 
@@ -144,9 +145,14 @@ def line_as_json(line: Line) -> dict[str, object]:
     }
 
 
-def _keep(directory: Path, title: str, lines: Sequence[Line], found: dict[str, Any], console: Console) -> None:
-    """Write samples, table and plots, named by the version of Python, so that several stand side by side."""
-    version = ".".join(platform.python_version_tuple()[:2])
+def _keep(
+    directory: Path, suffix: str, title: str, lines: Sequence[Line], found: dict[str, Any], console: Console
+) -> None:
+    """Write samples, table and plots, named by the version of Python, so that several stand side by side.
+
+    What is scaled or not all has a name of its own: a quick look does not replace a measurement.
+    """
+    version = ".".join(platform.python_version_tuple()[:2]) + suffix
     header = "\n".join(("| " + " | ".join(HEADER) + " |", "|---|" + "--:|" * (len(HEADER) - 1)))
     rows = "\n".join("| " + " | ".join(line.cells()) + " |" for line in lines)
     remarks = "\n".join(f"- {text}" for text in notes(lines, found["missing"], found["machine"]) if text)
