@@ -240,6 +240,18 @@ def test_bench_when_only_one_goal_then_table_samples_and_results(tmp_path: Path,
     assert "|  2  add + pop, one by one |" in path.with_suffix(".md").read_text()
 
 
+def test_bench_when_interrupted_then_shows_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def interrupted(bench: Bench) -> Iterator[Line]:
+        yield Line(2, "measured", 1.0, "ns")
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(GOALS, 2, interrupted)
+    assert main(["bench", "--only", "2,3"]) == 130
+    output = capsys.readouterr().out
+    assert "1,000,000 timers or jobs for a million, best of 3, interrupted" in output
+    assert " 2  measured" in output
+
+
 @pytest.mark.parametrize("text", ["0", "12", "1,", "one", "1.0"])
 def test_bench_when_only_is_no_goal_then_usage_error(text: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit):

@@ -75,16 +75,22 @@ def _goals(options: Namespace, console: Console) -> int:
                 f"--results must be a directory, got {str(options.results)!r}: {error.strerror}"
             ) from error
     began, load = datetime.now(UTC), load_average()
-    with TemporaryDirectory() as scratch, console.progress() as progress:
-        peers = Peers(options.peers, Path(scratch))
-        bench = Bench(options.size, options.repeats, peers, progress, isolated=options.size > QUICK_SIZE)
-        lines = list(take(bench, options.only or list(GOALS)))
-        drawn = curves(bench) if options.results else {}
-    facts = machine()
-    facts |= {"date": f"{began:%Y-%m-%d %H:%M} UTC", "load_average": load, "load_average_after": load_average()}
     title = f"{options.size:,} timers or jobs for a million, best of {options.repeats}"
     if options.size != FULL_SIZE:
         title += " (SCALED: the goals are meant for 1,000,000)"
+    lines: list[Line] = []
+    try:
+        with TemporaryDirectory() as scratch, console.progress() as progress:
+            peers = Peers(options.peers, Path(scratch))
+            bench = Bench(options.size, options.repeats, peers, progress, isolated=options.size > QUICK_SIZE)
+            for line in take(bench, options.only or list(GOALS)):
+                lines.append(line)
+            drawn = curves(bench) if options.results else {}
+    except KeyboardInterrupt:  # minutes of work: show what there is
+        console.table(f"{title}, interrupted", HEADER, [line.cells() for line in lines])
+        raise
+    facts = machine()
+    facts |= {"date": f"{began:%Y-%m-%d %H:%M} UTC", "load_average": load, "load_average_after": load_average()}
     console.table(title, HEADER, [line.cells() for line in lines])
     for text in notes(lines, bench.missing, facts):
         console.line(text)
