@@ -531,3 +531,9 @@ def test_job_tells_since_when_it_runs(agenda, clock):
     take(agenda)
     clock.advance(1)
     assert [info.running_since for info in agenda.jobs()] == [7 * S, 7 * S]
+
+
+def test_error_of_a_time_limit_says_a_fraction_of_a_second(agenda, clock):
+    job = agenda.schedule(clock.advance, args=(1,), id="a", timeout=0.25)
+    agenda.run_due()
+    assert str(job.last_error) == "a run of job 'a' took longer than 0.25 s"

@@ -310,6 +310,8 @@ cdef class Agenda:
     cdef int64_t _date(self, object at, object delay, int64_t now) except? -1
     cdef int64_t _limit_at(self, object until) except? -1
     cdef int64_t _waiting(self) noexcept
+
+    @cython.locals(next_at=int64_t)
     cdef int64_t _soonest(self) noexcept
     cdef int64_t _instant_of(self, Job job) noexcept
     cdef bint _has_room_for(self, Job job, bint dated, Extras spare) except -1

@@ -2171,15 +2171,18 @@ class Agenda:
         return count if self._wall is None else count + self._wall._live
 
     def _soonest(self) -> int:
-        """When something is due next, by how the clocks stand to each other; at once, if that has to be looked up.
+        """When something is due next, or the limit of a run comes; at once, if how the clocks stand has to be looked up.
 
         Caller holds the lock.
         """
+        next_at = self._tt._next()
+        if self._limits is not None:
+            next_at = min(next_at, self._limits._next())
         if self._wall is None:
-            return self._tt._next()
+            return next_at
         if self._restless:
             return AWAKE + 1
-        return min(self._tt._next(), carried(self._wall._next(), self._offset, 0))
+        return min(next_at, carried(self._wall._next(), self._offset, 0))
 
     def _instant_of(self, job: Job) -> int:
         """Caller holds the lock."""
@@ -2669,7 +2672,7 @@ class Agenda:
         return None
 
     def _overdue(self, job: Job) -> TimeoutError:
-        return TimeoutError(f"a run of job {job.id!r} took longer than {job._extras.timeout / SECOND_NS:g} s")
+        return TimeoutError(f"a run of job {job.id!r} took longer than {job._extras.timeout / 1e9:g} s")
 
     def _fail(self, job: Job, run: int, error: BaseException, over: bool, round: Round) -> BaseException | None:
         """Ask the policy, book a failed run, log it. `over`: it has ended, and not only passed its time limit.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
@@ -125,3 +127,60 @@ class ExponentialBackoff:
             f"ExponentialBackoff(max_attempts={self.max_attempts}, base={self.base}, "
             f"factor={self.factor}, cap={self.cap}, jitter={self.jitter})"
         )
+
+
+class _Outcome(Future[Any]):
+    """A failed attempt, as tenacity has it."""
+
+    failed = True
+
+    def __init__(self, attempt_number: int, error: BaseException) -> None:
+        super().__init__()
+        self.attempt_number = attempt_number
+        self.set_exception(error)
+
+
+class _CallState:
+    """What tenacity's wait strategies look at. How long the attempts took is not known to a policy: 0."""
+
+    start_time = 0.0
+    outcome_timestamp = 0.0
+    seconds_since_start = 0.0
+    idle_for = 0.0
+    upcoming_sleep = 0.0
+    retry_object = None
+    next_action = None
+    fn = None
+    args: tuple[Any, ...] = ()
+
+    def __init__(self, attempt_number: int, error: BaseException) -> None:
+        self.attempt_number = attempt_number
+        self.outcome = _Outcome(attempt_number, error)
+        self.kwargs: dict[str, Any] = {}
+
+
+class _Tenacity:
+    def __init__(self, wait: Callable[..., float | timedelta], max_attempts: int | None) -> None:
+        if not callable(wait):
+            raise TypeError(f"wait must be callable, got {wait!r}")
+        self.wait = wait
+        self.max_attempts = _attempts(max_attempts)
+
+    def __call__(self, attempt: int, error: BaseException, /) -> float | timedelta | None:
+        if self.max_attempts is not None and attempt >= self.max_attempts:
+            return None
+        return self.wait(_CallState(attempt, error))
+
+    def __repr__(self) -> str:
+        return f"from_tenacity({self.wait!r}, max_attempts={self.max_attempts})"
+
+
+def from_tenacity(wait: Callable[..., float | timedelta], *, max_attempts: int | None) -> RetryPolicy:
+    """Make a policy of a wait strategy of the library tenacity.
+
+    Args:
+        wait: such as `tenacity.wait_random_exponential(max=60)`, or any callable that takes a `RetryCallState`. It sees
+            the number of the attempt and its error; times are 0.
+        max_attempts: runs in all, the first included; None (or infinity): no limit.
+    """
+    return _Tenacity(wait, max_attempts)

@@ -133,7 +133,9 @@ class Scheduler(Executor):
         elif clock is not time.monotonic_ns or wall_clock is not time.time_ns or retry is not None:
             raise ValueError("clock, wall_clock and retry must be left out where an agenda is given: it has its own")
         elif history != 10_000 or history_age is not None or max_waiting is not None:
-            raise ValueError("history and max_waiting must be left out where an agenda is given: it has its own")
+            raise ValueError(
+                "history, history_age and max_waiting must be left out where an agenda is given: it has its own"
+            )
         clock = agenda._clock_of()
         subscribe = getattr(clock, "subscribe", None)
         subscribe_wall = getattr(agenda._wall_clock_of(), "subscribe", None)
@@ -563,7 +565,8 @@ class _Worker:
                     lost = None
                 while self.agenda._work(self.park, self.round):
                     self.park.acquire()
-                self.agenda._close(False)  # a clock that went back may have sent a ready job back to the timetable
+                if self.agenda._is_closed():  # else a substitute works in place of this thread
+                    self.agenda._close(False)  # a clock that went back may have sent a ready job back to the timetable
                 return
             except BaseException as thrown:  # into the thread, outside a task
                 lost = thrown if lost is None else None  # what the recovery itself raises is not recovered from
