@@ -53,3 +53,40 @@ def test_readme_example_prints_what_it_says(k: int, capsys: pytest.CaptureFixtur
     output = capsys.readouterr().out
     for words in PRINTED[k]:  # not whole lines: jobs may print at the same time
         assert words in output
+
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+EXAMPLES = [
+    (page.name, k, block)
+    for page in PAGES
+    for k, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+]
+
+
+def expected(block: str) -> list[str]:
+    """The output that an example tells: comments at the end of a print, or on lines of their own, not indented."""
+    lines = []
+    for line in block.splitlines():
+        if line.startswith("# "):
+            lines.append(line[2:])
+        elif line.startswith("print(") and "  # " in line:
+            lines.append(line.split("  # ")[1])
+    return lines
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize(("page", "k", "block"), EXAMPLES, ids=[f"{page}-{k}" for page, k, _ in EXAMPLES])
+def test_example_of_a_page_prints_its_comments(page: str, k: int, block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block, f"docs/{page}, example {k}", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == expected(block)
+
+
+def test_pages_and_index_name_each_other() -> None:
+    named = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
+    assert sorted({"index.md", *named}) == [page.name for page in PAGES]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+def test_links_between_the_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
