@@ -3,7 +3,7 @@
 #   make demo          run a live scheduler with a million timers
 #   make test          the tests, on the compiled stack; ARGS= for pytest's arguments
 #   make lint types    ruff and cython-lint; mypy and stubtest
-#   make bench         the goals of speed beside their peers, about a quarter of an hour; ARGS=--quick for a look
+#   make bench         the goals of speed beside their peers, some twenty minutes; ARGS=--quick for a look
 #   make debug         the tests on a build with every check on
 #   make sanitize      the tests on a build with AddressSanitizer and UBSan
 #   make freethreaded  the tests on a free-threaded CPython, which is built first when there is none
