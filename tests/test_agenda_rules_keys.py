@@ -1,4 +1,4 @@
-"""Keys where they meet the other rules: pause, cancel, time limits, retries, priorities, reschedule, bounds, shutdown."""
+"""Keys where they meet the other rules: pause, cancel, time limits, retries, priorities, bounds, shutdown."""
 
 from __future__ import annotations
 

@@ -76,7 +76,9 @@ def expected(block: str) -> list[str]:
 
 @pytest.mark.realtime
 @pytest.mark.parametrize(("page", "k", "block"), EXAMPLES, ids=[f"{page}-{k}" for page, k, _ in EXAMPLES])
-def test_example_of_a_page_prints_its_comments(page: str, k: int, block: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_of_a_page_prints_its_comments(
+    page: str, k: int, block: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     exec(compile(block, f"docs/{page}, example {k}", "exec"), {})
     assert capsys.readouterr().out.splitlines() == expected(block)
 

@@ -318,7 +318,7 @@ def test_wait_idle_with_a_paused_job_that_came_due(stack):
 def test_counts_of_a_busy_scheduler_add_up(stack):
     with Scheduler(workers=4, agenda=stack.Agenda()) as scheduler:
         lock = threading.Lock()
-        heard = {name: 0 for name in ("started", "succeeded", "failed", "retrying")}
+        heard = dict.fromkeys(("started", "succeeded", "failed", "retrying"), 0)
 
         def listener(event):
             with lock:

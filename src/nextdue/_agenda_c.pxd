@@ -62,6 +62,7 @@ cdef object DEFAULT
 cdef object FUNCTION
 cdef object METHOD
 cdef object BUILTIN
+cdef object WRAPPER
 
 cdef int LAGS
 

@@ -129,6 +129,7 @@ STATUS = (Status.SCHEDULED, Status.RUNNING, Status.SUCCEEDED, Status.FAILED, Sta
 ORPHANED = "this scheduler was made before a fork and its threads are in the parent; make a new one in the child"
 ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 FUNCTION, METHOD, BUILTIN = types.FunctionType, types.MethodType, types.BuiltinFunctionType
+WRAPPER = types.MethodWrapperType  # as `itertools.count().__next__`
 LONGEST_WAIT = _thread.TIMEOUT_MAX  # seconds that the platform can wait at once
 
 
@@ -165,7 +166,7 @@ def check_task(task: Any) -> int:
     if kind is FUNCTION:
         if not flags_of(task) & ASYNC_FLAGS:
             return 0
-    elif kind is BUILTIN:
+    elif kind is BUILTIN or kind is WRAPPER or isinstance(task, type):
         return 0
     elif kind is METHOD and type(task.__func__) is FUNCTION:
         if not flags_of(task.__func__) & ASYNC_FLAGS:
@@ -188,7 +189,11 @@ def is_async(task: Any) -> bool:
     """Whether a partial, a method or an object comes down to a coroutine or async generator function."""
     while isinstance(task, partial):
         task = task.func
-    if not isinstance(task, (type, types.FunctionType, types.MethodType)):
+    if type(task) is FUNCTION:
+        return bool(flags_of(task) & ASYNC_FLAGS)
+    if type(task) is BUILTIN or isinstance(task, type):
+        return False
+    if type(task) is not METHOD:
         if inspect.iscoroutinefunction(task):  # marked as one
             return True
         task = type(task).__call__  # Python calls the type's, not its own attribute
@@ -2171,7 +2176,7 @@ class Agenda:
         return count if self._wall is None else count + self._wall._live
 
     def _soonest(self) -> int:
-        """When something is due next, or the limit of a run comes; at once, if how the clocks stand has to be looked up.
+        """When something is due next, or the limit of a run comes; at once, if the clocks have to be looked at.
 
         Caller holds the lock.
         """
@@ -2627,7 +2632,7 @@ class Agenda:
         return 0
 
     def _place_of(self, job: Job) -> int:
-        """ENTERED: in the ready line; PARKED; ON_WALL; HELD_BACK; else NOWHERE, in the timetable too (it counts its dead)."""
+        """ENTERED: in the ready line; PARKED; ON_WALL; HELD_BACK; else NOWHERE, also for the timetable."""
         if job._entered == ENTERED and self._tt._is_waiting(job._id):
             return NOWHERE
         return job._entered
@@ -3399,7 +3404,7 @@ class Agenda:
         return count
 
     def _cancel_undue(self, job: Job, cancel_ready: bool, round: Round) -> int:
-        """Cancel a job at the end, unless it is due (ready, or waiting for its key; not paused) or a one-off that runs."""
+        """Cancel a job at the end, unless it is due (ready, or waiting for its key; not paused) or runs as a one-off."""
         count = 0
         with self._tt.lock:
             due = job._entered == PARKED or (job._entered == ENTERED and not self._tt._is_waiting(job._id))
