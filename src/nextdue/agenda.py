@@ -3404,7 +3404,7 @@ class Agenda:
         return count
 
     def _cancel_undue(self, job: Job, cancel_ready: bool, round: Round) -> int:
-        """Cancel a job at the end, unless it is due (ready, or waiting for its key; not paused) or runs as a one-off."""
+        """Cancel a job at the end, unless it is due (ready, or waiting for its key, unpaused) or runs as a one-off."""
         count = 0
         with self._tt.lock:
             due = job._entered == PARKED or (job._entered == ENTERED and not self._tt._is_waiting(job._id))
