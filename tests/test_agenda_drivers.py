@@ -495,3 +495,14 @@ def test_agenda_with_a_history_without_bound_is_taken(stack, clock):
     job = agenda.schedule(int)
     agenda.run_due()
     assert agenda.status(job.id) is Status.SUCCEEDED
+
+
+def test_promise_11_taking_nothing_leaves_no_dead_entries_behind(stack, clock):
+    agenda = stack.Agenda(clock)
+    job = agenda.schedule_with_fixed_delay(lambda: None, initial_delay=0, delay=1)
+    agenda.run_due()
+    agenda.reschedule(job)
+    assert agenda.take_due(limit=0) == []
+    if stack.name == "pure":
+        agenda._tt.check()
+    assert agenda.take_due() == [job]

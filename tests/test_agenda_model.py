@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
+from contextlib import suppress
 
 import pytest
 from hypothesis import settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import nextdue
-from nextdue import DuplicateJobId, FixedBackoff, UnknownJobId, pure
+from nextdue import DuplicateJobId, FixedBackoff, TooManyJobs, UnknownJobId, pure
 from nextdue.testing import ManualClock
 
 pytestmark = pytest.mark.skipif(nextdue.BACKEND != "compiled", reason="there is one stack")
@@ -25,24 +27,41 @@ RETRIES = st.sampled_from([None, FixedBackoff(3, delay=0.1), FixedBackoff(2, del
 # What the runs of a job do, one after the other: take so many ticks, then succeed, fail, or do something to a job.
 ACTS = st.lists(st.tuples(st.sampled_from([0, 0, 1, 2, 5]), st.sampled_from(["", "", "fail", "cancel", "move", "add"])))
 CHOICE = st.integers(0, 10**6)
+KEYS = st.sampled_from([{}, {}, {"key": "k"}, {"key": 7, "key_limit": 2}])
+TIMEOUTS = st.sampled_from([{}, {}, {"timeout": 0.1}, {"timeout": 0.3}, {"timeout": float("inf")}])
+CONDITIONS = st.sampled_from([{}, {}, {"is_failure": lambda result: result % 3 == 0}, {"is_failure": lambda result: 1 / 0}])
+JITTERS = st.sampled_from([{}, {}, {"jitter": 0.1}])
+MISSED = st.sampled_from([{}, {"on_missed": "burst"}, {"on_missed": "shift"}, {"on_missed": "skip"}])
+OVERLAPS = st.sampled_from([{}, {"overlap": "queue"}])
+ENDS = st.sampled_from([{}, {}, {"max_runs": 1}, {"max_runs": 3}, {"until": 2**62}])
+EVENTS = ("started", "succeeded", "timed_out", "failed", "retrying", "skipped", "cancelled")
 
 
 class Side:
     """One of the two agendas with its jobs, in the order in which they were added."""
 
-    def __init__(self, make, clock, history, retry):
-        self.agenda = make(clock, history=history, retry=retry)
+    def __init__(self, make, clock, history, retry, bounds):
+        self.agenda = make(clock, history=history, retry=retry, **bounds)
         self.jobs = []
         self.log = []
         self.taken = []
+        for name in EVENTS:
+            self.agenda.on(name, self.hear)
+
+    def hear(self, event):
+        number = next((k for k, job in enumerate(self.jobs) if job == event.job), -1)  # -1: it is being added
+        self.log.append((event.name, number, event.attempt, type(event.error), event.skipped))
 
     def see(self):
         """All that can be seen from outside, but for automatic ids and texts."""
         agenda = self.agenda
-        seen = [agenda.next_run_at(), agenda.skipped, repr(agenda), list(self.log)]
+        stats = agenda.stats()
+        seen = [agenda.next_run_at(), agenda.skipped, repr(agenda), list(self.log), stats[:-1], stats.lag.counts]
+        seen.append(sorted((self.jobs.index(info.job), info[1:-1]) for info in agenda.jobs()))
         for job in self.jobs:
             error = None if job.last_error is None else (type(job.last_error), type(job.last_error.__cause__))
             seen.append((job.status, job.run_at, job.attempts, job.skipped, job.priority, error, job.wait(0)))
+            seen.append(job.reason is None)
             for key in (job, job.id):
                 try:
                     seen.append((agenda.status(key), type(agenda.last_error(key))))
@@ -52,10 +71,14 @@ class Side:
 
 
 class BothAgendas(RuleBasedStateMachine):
-    @initialize(history=st.sampled_from([0, 1, 3, 100]), retry=st.sampled_from([None, FixedBackoff(2, delay=0.2)]))
-    def start(self, history, retry):
+    @initialize(
+        history=st.sampled_from([0, 1, 3, 100]),
+        retry=st.sampled_from([None, FixedBackoff(2, delay=0.2)]),
+        bounds=st.sampled_from([{}, {}, {"history_age": 0.3}, {"max_waiting": 5}]),
+    )
+    def start(self, history, retry, bounds):
         self.clock = ManualClock()
-        self.sides = [Side(make, self.clock, history, retry) for make in AGENDAS]
+        self.sides = [Side(make, self.clock, history, retry, bounds) for make in AGENDAS]
 
     def both(self, call):
         """Do the same on each side, from the same instant; both have the same outcome."""
@@ -83,7 +106,8 @@ class BothAgendas(RuleBasedStateMachine):
             elif act == "move":
                 side.log.append(side.agenda.reschedule(other, delay=0.1 * (len(left) % 3)))
             elif act == "add":
-                side.jobs.append(side.agenda.schedule(self.task(side, len(side.jobs), []), delay=0))
+                with suppress(TooManyJobs):
+                    side.jobs.append(side.agenda.schedule(self.task(side, len(side.jobs), []), delay=0))
             return number
 
         return task
@@ -91,10 +115,14 @@ class BothAgendas(RuleBasedStateMachine):
     def add(self, how, acts, name, rest):
         def call(side):
             task = self.task(side, len(side.jobs), acts)
+            options = dict(rest)
+            if "after" in options:
+                options["after"] = [side.jobs[k % len(side.jobs)] for k in options["after"]] if side.jobs else []
+            random.seed(len(side.log))  # of the jitter
             try:
-                side.jobs.append(how(side.agenda, task, id=name, **rest))
-            except DuplicateJobId:
-                return "duplicate"
+                side.jobs.append(how(side.agenda, task, id=name, **options))
+            except (DuplicateJobId, TooManyJobs, ValueError) as error:
+                return str(error)
             return "added"
 
         self.both(call)
@@ -127,6 +155,59 @@ class BothAgendas(RuleBasedStateMachine):
             name,
             {"retry": retry},
         )
+
+    @rule(
+        delay=DELAYS,
+        acts=ACTS,
+        priority=PRIORITIES,
+        after=st.lists(CHOICE, max_size=2),
+        anyway=st.sampled_from(["cancel", "run"]),
+        options=st.tuples(KEYS, TIMEOUTS, CONDITIONS, JITTERS),
+    )
+    def schedule_with_options(self, delay, acts, priority, after, anyway, options):
+        rest = {"after": after, "on_upstream_failure": anyway, "priority": priority}
+        for option in options:
+            rest |= option
+        self.add(lambda agenda, task, **kw: agenda.schedule(task, delay=delay, **kw), acts, None, rest)
+
+    @rule(
+        first=DELAYS,
+        period=PERIODS,
+        acts=ACTS,
+        retry=RETRIES,
+        options=st.tuples(KEYS, TIMEOUTS, CONDITIONS, JITTERS, MISSED, OVERLAPS, ENDS),
+    )
+    def fixed_rate_with_options(self, first, period, acts, retry, options):
+        rest = {"retry": retry}
+        for option in options:
+            rest |= option
+        self.add(
+            lambda agenda, task, **kw: agenda.schedule_at_fixed_rate(task, first, period, **kw), acts, None, rest
+        )
+
+    @rule(
+        first=DELAYS,
+        delay=PERIODS,
+        acts=ACTS,
+        retry=RETRIES,
+        options=st.tuples(KEYS, TIMEOUTS, CONDITIONS, JITTERS, ENDS),
+    )
+    def fixed_delay_with_options(self, first, delay, acts, retry, options):
+        rest = {"retry": retry}
+        for option in options:
+            rest |= option
+        self.add(
+            lambda agenda, task, **kw: agenda.schedule_with_fixed_delay(task, first, delay, **kw), acts, None, rest
+        )
+
+    @precondition(lambda self: self.sides[0].jobs)
+    @rule(choice=CHOICE, call=st.sampled_from(["pause", "pause", "resume", "resume", "run_now"]))
+    def change(self, choice, call):
+        self.both(lambda side: getattr(side.agenda, call)(side.jobs[choice % len(side.jobs)]))
+
+    @rule(call=st.sampled_from(["pause", "resume"]))
+    def change_all(self, call):
+        self.both(lambda side: getattr(side.agenda, call)())
 
     @precondition(lambda self: self.sides[0].jobs)
     @rule(choice=CHOICE, by_id=st.booleans())

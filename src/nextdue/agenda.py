@@ -2406,6 +2406,10 @@ class Agenda:
             if count == 0:
                 break
             left -= count
+        with self._tt.lock:
+            crowded = self._tt._crowded()  # what has left may have been the greater part
+        if crowded:
+            self._tidy()
         return 0
 
     def _run_pass(self, now: int) -> int:
