@@ -29,7 +29,7 @@ ACTS = st.lists(st.tuples(st.sampled_from([0, 0, 1, 2, 5]), st.sampled_from(["",
 CHOICE = st.integers(0, 10**6)
 KEYS = st.sampled_from([{}, {}, {"key": "k"}, {"key": 7, "key_limit": 2}])
 TIMEOUTS = st.sampled_from([{}, {}, {"timeout": 0.1}, {"timeout": 0.3}, {"timeout": float("inf")}])
-CONDITIONS = st.sampled_from([{}, {}, {"is_failure": lambda result: result % 3 == 0}, {"is_failure": lambda result: 1 / 0}])
+CONDITIONS = st.sampled_from([{}, {}, {"is_failure": lambda value: value % 3 == 0}, {"is_failure": lambda _: 1 / 0}])
 JITTERS = st.sampled_from([{}, {}, {"jitter": 0.1}])
 MISSED = st.sampled_from([{}, {"on_missed": "burst"}, {"on_missed": "shift"}, {"on_missed": "skip"}])
 OVERLAPS = st.sampled_from([{}, {"overlap": "queue"}])
@@ -181,9 +181,7 @@ class BothAgendas(RuleBasedStateMachine):
         rest = {"retry": retry}
         for option in options:
             rest |= option
-        self.add(
-            lambda agenda, task, **kw: agenda.schedule_at_fixed_rate(task, first, period, **kw), acts, None, rest
-        )
+        self.add(lambda agenda, task, **kw: agenda.schedule_at_fixed_rate(task, first, period, **kw), acts, None, rest)
 
     @rule(
         first=DELAYS,

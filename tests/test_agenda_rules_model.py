@@ -9,10 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from conftest import STACKS
 from nextdue import Status, TooManyJobs
 from nextdue.testing import ManualClock
-
-from conftest import STACKS
 
 S = 10**9
 CHOICE = st.integers(0, 10**6)
@@ -61,10 +60,10 @@ class Rules(RuleBasedStateMachine):
         while changed:
             changed = False
             for model in self.models:
-                if model.state == "scheduled" and not model.anyway:
-                    if any(self.models[k].state in ("failed", "cancelled") for k in model.after):
-                        model.state = "cancelled"
-                        changed = True
+                let_down = any(self.models[k].state in ("failed", "cancelled") for k in model.after)
+                if model.state == "scheduled" and let_down and not model.anyway:
+                    model.state = "cancelled"
+                    changed = True
 
     def expire(self):
         for model in self.models:
