@@ -281,6 +281,7 @@ cdef class Agenda:
     cdef int64_t _runs
     cdef int64_t _excused
     cdef bint _closed
+    cdef int64_t _unstarted
     cdef list _expired
     cdef int64_t _skipped
     cdef int64_t _started

@@ -956,6 +956,7 @@ class Agenda:
         self._runs = 0  # going now
         self._excused = 0  # of these, how many wait in a shutdown themselves
         self._closed = False
+        self._unstarted = 0  # cancelled by the end
         self._expired: list[Job] = []  # whose run has passed its limit, between `_watch` and `_expire_one`
         # For `stats` and `on`.
         self._skipped = 0
@@ -3416,6 +3417,7 @@ class Agenda:
             one_off = job._extras is None or job._extras.kind == ONE_OFF
             if job._state <= RUNNING and not (one_off and job._state == RUNNING) and (cancel_ready or not due):
                 count = 1 if job._going == 0 else 0
+                self._unstarted += count
                 self._end(job, CANCELLED, round)
             self._conclude(round)
         round.finish(self)
@@ -3456,6 +3458,11 @@ class Agenda:
             self._excused -= excused
             if self._drained is not None and waiter in self._drained:
                 self._drained.remove(waiter)
+
+    def _count_unstarted(self) -> int:
+        """How many jobs the end has cancelled while no run of theirs was going, whichever thread did it."""
+        with self._tt.lock:
+            return self._unstarted
 
     def _count_running(self) -> int:
         """How many runs are going, or still to start."""

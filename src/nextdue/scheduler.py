@@ -148,7 +148,6 @@ class Scheduler(Executor):
             runs += [(f"worker-{k}", _Worker(agenda).run) for k in range(workers)]
         else:
             runs.append(("dispatcher", _Dispatcher(agenda, executor, workers).run))
-        self._never_started = 0
         self._threads = crew.threads
         self._unsubscribe: list[Callable[[], None]] = []
         if type(self).schedule is Scheduler.schedule:
@@ -359,7 +358,7 @@ class Scheduler(Executor):
         agenda = self._agenda
         if agenda._is_orphaned():
             return Shutdown(False, agenda._count_left(), 0)
-        self._never_started += self._end(bool(cancel_futures))
+        self._end(bool(cancel_futures))
         excused = int(_is_in_a_run_of(agenda))
         if wait:
             waiter = _parked()
@@ -370,18 +369,17 @@ class Scheduler(Executor):
             if not excused:
                 self._join_threads(deadline)
         running = max(0, agenda._count_running() - excused)
-        return Shutdown(running == 0, self._never_started, running)
+        return Shutdown(running == 0, agenda._count_unstarted(), running)
 
-    def _end(self, cancel_futures: bool) -> int:
-        """Close the agenda and send the threads home; how many jobs are cancelled by it that never start."""
-        count = self._agenda._close(cancel_futures)
+    def _end(self, cancel_futures: bool) -> None:
+        """Close the agenda and send the threads home."""
+        self._agenda._close(cancel_futures)
         self._agenda._wake_all()
         for unsubscribe in self._unsubscribe:
             try:
                 unsubscribe()
             except BaseException:
                 complain("the clock's subscription could not be ended")
-        return count
 
     def _join_threads(self, deadline: int | None) -> None:
         """Wait for the threads to end, but for a caller that is one of them: the others may wait for it in here."""
