@@ -315,16 +315,6 @@ class HeapqTimetable:
         entry = self._root()
         return NEVER if entry is None else entry[0]
 
-    def _last_waiting(self) -> int:
-        """The id of some waiting timer, -1 if there is none: the last in the heap, so that to disarm all is O(n)."""
-        slots = self._slots
-        while self._heap:
-            entry = self._heap[-1]
-            if entry[2] in slots and slots[entry[2]].seq == entry[1] and not slots[entry[2]].held:
-                return entry[2]
-            self._heap.pop()
-        return -1
-
     def _take_due(self, now: int) -> Entry | None:
         """Pop the earliest timer if it is due, and hold it. It keeps its ticket."""
         entry = self._root()

@@ -130,7 +130,6 @@ cdef class Timetable:
     cdef int64_t _occupy(self, int priority, object item) noexcept
     cdef int64_t _add(self, int64_t run_at, int priority, object item) noexcept
     cdef int64_t _next(self) noexcept nogil
-    cdef int64_t _last_waiting(self) noexcept nogil
     cdef bint _take_due(self, int64_t now, Entry* out) noexcept nogil
     cdef void _rearm(self, int64_t timer_id, int64_t run_at) noexcept nogil
     cdef bint _disarm(self, int64_t timer_id) noexcept nogil

@@ -1489,35 +1489,6 @@ cdef class Timetable:
         self._prune()
         return self._q.heap[0].run_at if self._q.n > 0 else NEVER
 
-    cdef int64_t _last_waiting(self) noexcept nogil:
-        """The id of some waiting timer, -1 if there is none: one that lies last, so that to disarm all is O(n)."""
-        cdef Queue* q = &self._q
-        cdef Bucket* bucket
-        cdef Block* block
-        cdef int level, digit
-        while q.n > 0:
-            if self._is_live(&q.heap[q.n - 1]):
-                return q.heap[q.n - 1].id
-            q.n -= 1
-            self._entry_gone(&q.heap[q.n])
-        while q.far_n > 0:
-            bucket = lowest_bucket(q, &level, &digit)
-            block = bucket.first
-            if block.count > 0:
-                if self._is_live(&block.entries[block.count - 1]):
-                    return block.entries[block.count - 1].id
-                block.count -= 1
-                bucket.count -= 1
-                q.far_n -= 1
-                self._entry_gone(&block.entries[block.count])
-            if block.count == 0:
-                bucket.first = block.next
-                give_block(q, block)
-                if bucket.first == NULL:
-                    bucket.last = NULL
-                    q.far.used[level] &= ~(1ULL << digit)
-        return -1
-
     cdef bint _take_due(self, int64_t now, Entry* out) noexcept nogil:
         """Pop the earliest timer if it is due: WAITING -> HELD. It keeps its ticket, and `out` is its entry."""
         self._prune()
