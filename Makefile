@@ -4,6 +4,7 @@
 #   make test          the tests, on the compiled stack; ARGS= for pytest's arguments
 #   make lint types    ruff and cython-lint; mypy and stubtest
 #   make bench         the goals of speed beside their peers, some twenty minutes; ARGS=--quick for a look
+#   make soak          ten minutes of load with five million timers, every job accounted for
 #   make debug         the tests on a build with every check on
 #   make sanitize      the tests on a build with AddressSanitizer and UBSan
 #   make freethreaded  the tests on a free-threaded CPython, which is built first when there is none
@@ -27,7 +28,7 @@ run := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-na
        ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc
 endif
 
-.PHONY: demo test lint types bench debug sanitize freethreaded clean
+.PHONY: demo test lint types bench soak debug sanitize freethreaded clean
 
 demo:
 	@$(install)
@@ -55,6 +56,11 @@ bench:
 	@$(install) bench
 	@$(python) -P tools/check_install.py
 	$(VENV)/bin/nextdue bench --results benchmarks/results $(ARGS)
+
+soak:
+	@$(install)
+	@$(python) -P tools/check_install.py
+	$(run) $(python) -P tools/soak.py $(ARGS)
 
 debug:
 	NEXTDUE_DEBUG=1 $(MAKE) test VENV=$(VENV)-debug
