@@ -50,7 +50,7 @@ types:
 	@$(install) lint
 	$(python) -m mypy src
 	$(python) -P -m mypy.stubtest --ignore-disjoint-bases --allowlist tools/stubtest_allowlist.txt \
-		$(patsubst src/nextdue/%.pyi,nextdue.%,$(wildcard src/nextdue/*.pyi))
+		$(subst /,.,$(patsubst src/%.pyi,%,$(wildcard src/nextdue/*.pyi src/nextdue/*/*.pyi)))
 
 bench:
 	@$(install) bench

@@ -16,7 +16,7 @@ from pathlib import Path
 
 def declared_extensions() -> set[str]:
     setup = Path(__file__).parents[1] / "setup.py"
-    names = set(re.findall(r'extension\("(\w+)"', setup.read_text(encoding="utf-8")))
+    names = set(re.findall(r'extension\("([\w.]+)"', setup.read_text(encoding="utf-8")))
     if not names:
         sys.exit('setup.py must declare extensions as extension("name", ...), got none')
     return names
@@ -37,7 +37,7 @@ def main() -> None:
 
     expected = set() if pure else declared_extensions()
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    built = {path.name.removesuffix(suffix) for path in package.glob("*.so")}
+    built = {str(path.relative_to(package)).removesuffix(suffix).replace(os.sep, ".") for path in package.rglob("*.so")}
     if built != expected:
         sys.exit(f"extension modules must be {sorted(expected)}, got {sorted(built)}")
     for name in sorted(built):
