@@ -5,6 +5,8 @@
 #   make lint types    ruff and cython-lint; mypy and stubtest
 #   make bench         the goals of speed beside their peers, some twenty minutes; ARGS=--quick for a look
 #   make soak          ten minutes of load with five million timers, every job accounted for
+#   make peers         the tests of the projects that src/nextdue/compat stands in for; ARGS=sched for one of them
+#   make drop-ins      how fast those drop-ins are beside the originals; ARGS=--quick for a look
 #   make debug         the tests on a build with every check on
 #   make sanitize      the tests on a build with AddressSanitizer and UBSan
 #   make freethreaded  the tests on a free-threaded CPython, which is built first when there is none
@@ -28,7 +30,7 @@ run := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-na
        ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc
 endif
 
-.PHONY: demo test lint types bench soak debug sanitize freethreaded clean
+.PHONY: demo test lint types bench soak peers drop-ins debug sanitize freethreaded clean
 
 demo:
 	@$(install)
@@ -62,6 +64,17 @@ soak:
 	@$(python) -P tools/check_install.py
 	$(run) $(python) -P tools/soak.py $(ARGS)
 
+# The standard library's tests come with the interpreter, where they come at all: PYTHON= selects one that has them.
+peers:
+	@$(install) peers
+	@$(python) -P tools/check_install.py
+	$(python) -m tools.peers $(ARGS)
+
+drop-ins:
+	@$(install) bench
+	@$(python) -P tools/check_install.py
+	$(python) -m benchmarks.drop_ins $(ARGS)
+
 debug:
 	NEXTDUE_DEBUG=1 $(MAKE) test VENV=$(VENV)-debug
 
@@ -75,4 +88,4 @@ freethreaded:
 
 clean:
 	rm -rf build dist .venv .venv-debug .venv-sanitize .venv-freethreaded src/*.egg-info
-	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .peers .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
