@@ -231,7 +231,7 @@ def test_run_that_returns_past_its_limit_has_failed_whoever_looks_first(agenda, 
 
 
 def test_run_within_its_limit_succeeds_and_leaves_no_limit_behind(agenda, clock):
-    job = agenda.schedule(clock.advance, args=(5,), timeout=5)
+    job = agenda.schedule(clock.advance, args=(4.9,), timeout=5)
     agenda.run_due()
     assert job.status == Status.SUCCEEDED
     clock.advance(100)

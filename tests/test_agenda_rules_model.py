@@ -216,7 +216,7 @@ class Rules(RuleBasedStateMachine):
         self.agenda.finished(self.jobs[k], OSError() if fails else None, run=1)
         model.going = False
         if model.state == "running":
-            late = model.timeout and self.clock() > model.started_at + model.timeout
+            late = model.timeout and self.clock() >= model.started_at + model.timeout
             self.end(k, "failed" if fails or late else "succeeded")
 
     @invariant()

@@ -176,6 +176,7 @@ cdef class Extras:
     cdef bint retrying
     cdef bint moved
     cdef bint extra
+    cdef bint planned_dated
 
     cdef int64_t shaken(self, int64_t instant) noexcept
     cdef bint is_over(self) noexcept
@@ -235,6 +236,7 @@ cdef class Round:
     cdef bint asked
     cdef bint rule_is_over
     cdef int64_t nominal
+    cdef object outer
     cdef uint32_t run
     cdef uint32_t told_run
     cdef int event
@@ -257,6 +259,10 @@ cdef class Agenda:
     cdef int64_t _steps
     cdef bint _restless
     cdef bint _unsettled
+    cdef list _doubtful
+    cdef int64_t _doubtful_from
+    cdef int64_t _asking
+    cdef bint _doubt_is_new
     cdef bint _told
     cdef bint _wall_told
     cdef int64_t _wall_bound
@@ -280,6 +286,8 @@ cdef class Agenda:
     cdef bint _paused
     cdef int64_t _runs
     cdef int64_t _excused
+    cdef int64_t _kept
+    cdef int64_t _places
     cdef bint _closed
     cdef int64_t _unstarted
     cdef list _expired
@@ -319,8 +327,8 @@ cdef class Agenda:
     cdef bint _has_room_for(self, Job job, bint dated, Extras spare) except -1
     cdef int _displace(self, Extras extras, int64_t run_at, int64_t wall_at, bint dated) except -1
 
-    @cython.locals(job=Job)
-    cdef int _anchor_all(self, int64_t wall_now) except -1
+    @cython.locals(job=Job, doubtful=list, is_new=bint)
+    cdef int _doubt_all(self, int64_t wall_now) except -1
     cdef object _wall_ticket(self, Job job)
 
     @cython.locals(offset=int64_t, left=int64_t, count=int64_t, is_back=bint)
@@ -329,8 +337,8 @@ cdef class Agenda:
     @cython.locals(count=int64_t, timer_id=int64_t, job=Job, extras=Extras)
     cdef int64_t _promote_wall(self, int64_t now, int64_t wall_now, int64_t limit) except -1
 
-    @cython.locals(extras=Extras, wall_at=int64_t, base=int64_t, instant=int64_t, is_over=bint)
-    cdef int _anchor(self, Job job, int64_t wall_now, Round round) except -1
+    @cython.locals(extras=Extras, wall_at=int64_t, base=int64_t, instant=int64_t, is_over=bint, in_doubt=bint)
+    cdef int _anchor(self, Job job, int64_t wall_now, int64_t steps, Round round) except -1
     cdef int64_t _base(self, int64_t last, int64_t wall_now) noexcept
 
     @cython.locals(
@@ -428,6 +436,7 @@ cdef class Agenda:
     cdef int _check_handle(self, object job) except -1
 
     cdef object _verdict(self, Job job, object value)
+    cdef int _make_due(self, int64_t now) except -1
     cdef int _promote_all(self, int64_t now) except -1
 
     @cython.locals(round=Round)
@@ -448,7 +457,10 @@ cdef class Agenda:
 
     @cython.locals(lane=Lane)
     cdef int _forget_lane(self, Extras extras) except -1
+
+    @cython.locals(planned=int64_t)
     cdef int _depart(self, Job job, Extras extras, int64_t now) except -1
+    cdef int _arm_planned(self, Job job, Extras extras) except -1
 
     @cython.locals(place=int)
     cdef int _arm(self, Job job, int64_t run_at) except -1
@@ -517,6 +529,9 @@ cdef class Agenda:
     )
     cdef bint _run_ready(self, object park, Round round) except -1
     cdef int _book_lost(self, Round round, object error) except -1
+
+    @cython.locals(job=Job, now=int64_t)
+    cdef Job _take_into(self, Round round)
     cdef int _retract(self, Job job, Round round) except -1
 
     @cython.locals(k=int64_t)

@@ -379,6 +379,7 @@ class Extras:
         "paused",
         "period",
         "planned",
+        "planned_dated",
         "queue",
         "retry",
         "retrying",
@@ -446,6 +447,7 @@ class Extras:
         self.moved = False  # rescheduled while it ran
         self.extra = False  # the next run is one that `run_now` asked for: the slots are as before
         self.planned = 0  # when the slot comes that this one precedes, jitter included
+        self.planned_dated = False  # that is at wall_at
         self.jitter = 0  # ns, the greatest
         self.seed = 0
         # Wall clock.
@@ -463,7 +465,9 @@ class Extras:
 
     def advance(self, instant: int) -> int:
         """Skip the slots before `instant`; how many. O(1): slots are `first + k * period`, k is found by division."""
-        if self.slot >= instant:
+        if self.until < instant:
+            instant = self.until + 1  # what is later is no slot
+        if self.slot >= instant or self.turns >= self.max_runs:
             return 0
         # Unsigned when compiled: from an `at` long past to the clock may be more than int64 holds.
         behind = instant
@@ -478,7 +482,9 @@ class Extras:
 
     def catch_up(self, instant: int) -> int:
         """Skip the earliest slots before `instant` but for the last MAX_BURST of them; how many. O(1)."""
-        if self.slot >= instant:
+        if self.until < instant:
+            instant = self.until + 1
+        if self.slot >= instant or self.turns >= self.max_runs:
             return 0
         behind = instant
         behind -= self.slot
@@ -756,6 +762,7 @@ class Round:
         "late",
         "missed",
         "nominal",
+        "outer",
         "overdue",
         "retry",
         "rule_is_over",
@@ -800,6 +807,7 @@ class Round:
         self.job: Job | None = None  # which the worker that keeps this round runs: from its take to its booking
         self.run = 0
         self.nominal = 0
+        self.outer: Any = None  # the Round, of either stack, of the run on this thread inside which this one's are
         self.late = False  # that run had passed its time limit, and a substitute works in place of this thread
         self.overdue = False  # a run was booked as past its limit
         self.substitute = False  # and the caller works in place of its thread, which will leave when it ends
@@ -813,8 +821,19 @@ class Round:
         self.broken: BaseException | None = None  # what the rule raised; then the error that gives way to it
         self.steps = 0
 
-    def is_busy(self) -> bool:
-        return self.job is not None
+    def inside(self, outer: Any) -> Round:
+        """Note in which run of this thread the runs of this round are."""
+        self.outer = outer
+        return self
+
+    def runs_of(self, agenda: Agenda) -> int:
+        """How many runs of an agenda's jobs this thread is in."""
+        count = int(self.job is not None and self.job._agenda is agenda)
+        return count if self.outer is None else count + int(self.outer.runs_of(agenda))
+
+    def forget(self) -> None:
+        """The run goes on elsewhere."""
+        self.job = None
 
     def current(self) -> Run | None:
         """The `Run` that is going here."""
@@ -936,6 +955,10 @@ class Agenda:
         self._steps = 0  # how often the wall clock was seen set back
         self._restless = False  # the watcher has to look at the wall clock before it sleeps on
         self._unsettled = False  # a slot may have been computed before the wall clock was set back
+        self._doubtful: list[Job] = []  # jobs whose rule is to be asked anew for that, the first at the end
+        self._doubtful_from = 0  # what that clock showed then
+        self._asking = 0  # how many of these rules are being asked
+        self._doubt_is_new = False  # the watcher has not yet sent somebody to ask
         self._line = ReadyLine(self._tt)
         self._clock = clock
         self._monotonic = clock is time.monotonic_ns
@@ -954,7 +977,9 @@ class Agenda:
         self._substitutes = 0  # threads that work in place of one whose run has passed its limit
         self._paused = False
         self._runs = 0  # going now
-        self._excused = 0  # of these, how many wait in a shutdown themselves
+        self._excused = 0  # of these, how many wait themselves until the others are over
+        self._kept = 0  # and how many places for runs these keep
+        self._places = 0  # how many runs a scheduler lets go at once
         self._closed = False
         self._unstarted = 0  # cancelled by the end
         self._expired: list[Job] = []  # whose run has passed its limit, between `_watch` and `_expire_one`
@@ -1793,7 +1818,7 @@ class Agenda:
                 if self._has_room_for(found, dated, spare):
                     extras = found._extras
                     if extras is not None and extras.kind != ONE_OFF:
-                        extras.slot = run_at
+                        extras.slot = carried(wall_at, self._offset, 0) if dated else run_at
                         extras.retrying = False
                         extras.streak = 0
                         extras.moved = found._going > 0
@@ -1907,9 +1932,10 @@ class Agenda:
                 if self._instant_of(found) <= now:
                     return True  # it is due, and keeps its place
                 if self._tt._has_room(1):
-                    if extras is not None and extras.kind != ONE_OFF and not extras.retrying:
+                    if extras is not None and extras.kind != ONE_OFF and not extras.retrying and not extras.extra:
                         extras.extra = True
-                        extras.planned = found._run_at
+                        extras.planned = self._instant_of(found)
+                        extras.planned_dated = extras.dated
                     self._arm(found, now)
                     self._rouse(round)
                     break
@@ -2050,8 +2076,8 @@ class Agenda:
             now = self._now()
             wall_now = self._wall_now()
         with self._tt.lock:
-            if self._waiting() == 0:
-                return None
+            if self._waiting() == self._held_back:
+                return None  # nobody knows when those that wait for others will be due
             next_at = self._tt._next()
             if has_wall:
                 next_at = min(next_at, carried(self._wall._next(), wall_now, now))
@@ -2081,10 +2107,7 @@ class Agenda:
         Raises: KeyboardInterrupt and SystemExit of a task, after its run is booked. Other errors end in the books.
         """
         now = self._now()
-        self._expire_due(now)
-        if self._wall is not None:
-            self._look(now, self._wall_now())
-        self._promote_all(now)
+        self._make_due(now)
         return self._run_pass(now)
 
     def take_due(self, limit: int | None = None) -> list[Job]:
@@ -2101,10 +2124,7 @@ class Agenda:
             if operator.index(limit) < 0:
                 raise ValueError(f"limit must be 0 or more, got {limit!r}")
         now = self._now()
-        self._expire_due(now)
-        if self._wall is not None:
-            self._look(now, self._wall_now())
-        self._promote_all(now)
+        self._make_due(now)
         taken = []
         bound = NO_BOUND
         left = NEVER if limit is None else operator.index(limit)
@@ -2186,7 +2206,7 @@ class Agenda:
             next_at = min(next_at, self._limits._next())
         if self._wall is None:
             return next_at
-        if self._restless:
+        if self._restless or self._doubt_is_new:
             return AWAKE + 1
         return min(next_at, carried(self._wall._next(), self._offset, 0))
 
@@ -2197,9 +2217,9 @@ class Agenda:
         return job._run_at
 
     def _look(self, now: int, wall_now: int) -> int:
-        """Make due what the wall clock has reached; where it was set back, compute the slots of the calendar anew.
+        """Make due what the wall clock has reached; where it was set back, note whose slots are to be computed anew.
 
-        Not under the lock: rules are asked.
+        No rule is asked here, as it might hang: that is for `_settle`. Not under the lock.
         """
         offset = carried(wall_now, now, 0)
         with self._tt.lock:
@@ -2217,7 +2237,7 @@ class Agenda:
                 break
             left -= count
         if is_back:
-            self._anchor_all(wall_now)
+            self._doubt_all(wall_now)
         self._wall._tidy()
         return 0
 
@@ -2238,21 +2258,49 @@ class Agenda:
                 extras.slot = job._run_at  # `reschedule` gave a date to a job whose slots are on the other clock
         return count
 
-    def _anchor_all(self, wall_now: int) -> int:
-        """In the order in which they were armed: equals stay in their order."""
+    def _doubt_all(self, wall_now: int) -> int:
+        """The wall clock was set back: note the jobs that follow it, to be asked in the order of their arming."""
         order: list[tuple[int, int, Job]] = []
         for job in self._wall._snapshot():
             order.append((self._wall_ticket(job), len(order), job))
-        order.sort()
-        for entry in order:
-            self._anchor(entry[2], wall_now, Round())
+        order.sort(reverse=True)  # equals stay in their order
+        doubtful = [entry[2] for entry in order]
+        is_new = len(doubtful) > 0
+        with self._tt.lock:
+            self._doubtful, doubtful = doubtful, self._doubtful  # the old ones are dropped without the lock
+            self._doubtful_from = wall_now
+            self._doubt_is_new = is_new
         return 0
+
+    def _settle(self) -> None:
+        """Ask the rules anew whose slots are in doubt. A rule may hang: not on the watcher's thread."""
+        round = Round()
+        while True:
+            with self._tt.lock:
+                job = self._doubtful.pop() if len(self._doubtful) > 0 and not self._closed else None
+                if job is None:
+                    return
+                self._asking += 1
+                wall_now = self._doubtful_from
+                steps = self._steps
+            try:
+                self._anchor(job, wall_now, steps, round)
+            finally:
+                with self._tt.lock:
+                    self._asking -= 1
+                    self._conclude(round)
+                round.finish(self)
+                job = None  # here: the next round of the lock might drop the last reference
+
+    def _count_doubtful(self) -> int:
+        with self._tt.lock:
+            return 0 if self._closed else len(self._doubtful)
 
     def _wall_ticket(self, job: Job) -> Any:
         with self._tt.lock:
             return 0 if job._entered != ON_WALL else self._wall._ticket(job._extras.wall_id)
 
-    def _anchor(self, job: Job, wall_now: int, round: Round) -> int:
+    def _anchor(self, job: Job, wall_now: int, steps: int, round: Round) -> int:
         """The wall clock was set back: compute the next slot of a calendar job from what it shows now."""
         with self._tt.lock:
             extras = job._extras
@@ -2272,7 +2320,9 @@ class Agenda:
         is_over = slot is None
         instant = NEVER if slot is None else slot
         with self._tt.lock:
-            if job._entered == ON_WALL and extras.wall_at == wall_at and not extras.displaced:
+            in_doubt = job._entered == ON_WALL and extras.wall_at == wall_at and not extras.displaced
+            if in_doubt and steps == self._steps:  # else it is asked once more
+                extras.steps = steps
                 if broken is not None:
                     round.broken = extras.last_error
                     extras.last_error = broken
@@ -2392,10 +2442,16 @@ class Agenda:
         run_at = extras.shaken(extras.slot)
         if not extras.calendar:
             return self._arm(job, run_at)
-        if round.steps != self._steps:
-            self._unsettled = self._restless = True
         extras.wall_at = run_at
         return self._arm_wall(job, extras)
+
+    def _make_due(self, now: int) -> int:
+        """What a watcher and its helpers do, for drivers without one."""
+        self._expire_due(now)
+        if self._wall is not None:
+            self._look(now, self._wall_now())
+            self._settle()
+        return self._promote_all(now)
 
     def _promote_all(self, now: int) -> int:
         """Make ready what is due, in rounds; what others add meanwhile cannot keep it from ending."""
@@ -2414,8 +2470,9 @@ class Agenda:
         return 0
 
     def _run_pass(self, now: int) -> int:
-        round = Round()
         before = here.round
+        round = Round()
+        round.outer = before
         here.round = round
         try:
             return self._run_all(now, round)
@@ -2573,6 +2630,10 @@ class Agenda:
                 self._limits._rearm(extras.limit_id, extras.deadline)  # else no memory: `_succeed` looks at the times
         if extras.kind == ONE_OFF or self._closed:
             return 0
+        if extras.extra:
+            planned = carried(extras.wall_at, self._offset, 0) if extras.planned_dated else extras.planned
+            if planned <= now:
+                extras.extra = False  # its key was taken, say, until the slot had come: the run is that of the slot
         if extras.kind == RULE:
             if not extras.extra and not extras.retrying:
                 extras.turns += 1
@@ -2585,7 +2646,7 @@ class Agenda:
             return 0
         if extras.extra:
             if extras.kind == FIXED_RATE:
-                self._arm(job, extras.planned)
+                self._arm_planned(job, extras)
             return 0
         if not extras.retrying:
             extras.nominal = extras.slot
@@ -2620,6 +2681,12 @@ class Agenda:
             return self._arm_wall(job, extras)
         return self._arm(job, job._run_at)
 
+    def _arm_planned(self, job: Job, extras: Extras) -> int:
+        """Put a job that runs besides its schedule where that has it. As `_arm`."""
+        if extras.planned_dated:
+            return self._arm_wall(job, extras)
+        return self._arm(job, extras.planned)
+
     def _arm_wall(self, job: Job, extras: Extras) -> int:
         """Let a job wait for its `wall_at`; never short of memory, its timer there is held. Caller holds the lock."""
         place = self._place_of(job)
@@ -2631,6 +2698,8 @@ class Agenda:
         self._vacate(job, place)
         if self._wall._live == 0:
             self._restless = True  # the watcher has not slept with an eye on the wall clock
+        if extras.calendar and not extras.displaced and extras.steps != self._steps:
+            self._unsettled = self._restless = True  # that clock was set back while the job was elsewhere
         self._wall._rearm(extras.wall_id, extras.wall_at)
         extras.dated = True
         job._entered = ON_WALL
@@ -2660,18 +2729,18 @@ class Agenda:
         return 0
 
     def _succeed(self, job: Job, run: int, value: Any, round: Round) -> BaseException | None:
-        """Book a run that returned. The times decide: past its limit it has failed, whoever looks first."""
+        """Book a run that returned. The times decide: at its limit it has failed, whoever looks first."""
         end = self._now_or_last()
         overdue = False
         if job._extras is not None and job._extras.kind == RULE:
-            overdue = job._extras.timeout > 0 and job._extras.deadline < end
+            overdue = job._extras.timeout > 0 and job._extras.deadline <= end
             if not overdue:
                 self._ask(job, run, end, None, round)
         with self._tt.lock:
             extras = job._extras
             overdue = False
             if extras is not None and extras.timeout > 0 and job._state == RUNNING and run == job._attempts:
-                overdue = extras.deadline < end
+                overdue = extras.deadline <= end
             if not overdue:
                 round.job = None
                 self._book(job, run, False, value, None, end, -1, True, round)
@@ -2777,7 +2846,7 @@ class Agenda:
         if job._going == 0 or (run != job._attempts and (extras is None or extras.hung == 0)):
             return 0  # booked already, by a driver that said so twice
         current = job._state == RUNNING and run == job._attempts
-        overdue = failed and extras.timeout > 0 and (not over or extras.deadline < end)  # failed: it has some, `_fail`
+        overdue = failed and extras.timeout > 0 and (not over or extras.deadline <= end)  # failed: it has some, `_fail`
         if over:
             job._going -= 1
             self._runs -= 1
@@ -2849,6 +2918,8 @@ class Agenda:
             run_at = job._run_at  # rescheduled while it ran: that is the next run, late if need be
         elif extras.kind == RULE and wait < 0:
             return self._turn_by_rule(job, extras, failed, round)
+        elif extra and wait < 0 and extras.planned_dated:
+            return 0 if job._entered == ON_WALL else self._arm_planned(job, extras)
         elif extra and wait < 0 and extras.planned >= end:
             run_at = extras.planned
         elif wait >= 0:
@@ -2865,7 +2936,7 @@ class Agenda:
                 # of them queues.
                 if not extras.queue and (extras.on_missed != BURST or extras.slot > job._started_at):
                     self._skipped += extras.advance(end)
-            elif not extra:
+            elif extras.slot <= end and not extra:  # else the run was one besides the schedule, or an attempt at one
                 extras.slot = later(end, extras.period)
             if extras.is_over():
                 return self._end(job, FAILED if failed else SUCCEEDED, round)
@@ -3037,8 +3108,14 @@ class Agenda:
         return 0
 
     def _is_drained(self) -> bool:
-        """Whether nothing runs but what waits for this itself, and nothing is ready."""
-        return self._runs <= self._excused and self._line._waiting() == 0 and self._parked == 0 and self._telling == 0
+        """Whether nothing runs but what waits for this itself, and nothing is ready that could start before its end."""
+        if self._runs > self._excused or self._telling > 0:
+            return False
+        if not self._closed and (self._asking > 0 or len(self._doubtful) > 0):
+            return False  # nobody knows when their jobs are due
+        if self._line._waiting() == 0:
+            return self._parked == 0 or self._excused > 0  # else their keys are with those that wait
+        return self._excused > 0 and self._kept >= self._places + self._substitutes
 
     def _is_over(self) -> bool:
         """Whether the end has come and no run is going or to start: the watcher ends. Caller holds the lock."""
@@ -3118,13 +3195,17 @@ class Agenda:
             self._armed_at = AWAKE
         self._tt.lock.release()
 
-    def _attach(self, watcher: Any, workers: int, told: bool, wall_told: bool) -> None:
-        """A scheduler gives the watcher's lock, how many workers may be idle at once, and whether the clocks tell."""
+    def _attach(self, watcher: Any, workers: int, places: int, told: bool, wall_told: bool) -> None:
+        """A scheduler gives the watcher's lock, how many workers may be idle at once, and whether the clocks tell.
+
+        `places`: how many runs it lets go at once.
+        """
         idle = [None] * workers
         with self._tt.lock:
             if not self._workers:
                 self._watcher = watcher
                 self._idle = idle
+                self._places = places
                 self._told = told
                 self._wall_told = wall_told
                 self._workers = True
@@ -3142,7 +3223,7 @@ class Agenda:
         """Make ready what is due, wake a worker, and arm: for the watcher, each time before it sleeps.
 
         Returns: nanoseconds to sleep; 0: look again at once; -1: until signalled; -2: the end; -3: a run has passed its
-        time limit: `_expire_one` is to be called, on a thread that may run user code.
+        time limit: `_expire_one` is to be called, on a thread that may run user code; -4: the same with `_settle`.
         """
         now = self._now()
         wall_now = 0
@@ -3166,6 +3247,9 @@ class Agenda:
                 sleep = -3
             elif self._is_over():
                 sleep = -2
+            elif self._doubt_is_new:
+                self._doubt_is_new = False
+                sleep = -4
             elif next_at <= now or wall_at <= now or self._poked or (self._restless and not self._closed):
                 self._poked = False  # a move between the look at the clock and here is not lost
                 sleep = 0
@@ -3355,14 +3439,22 @@ class Agenda:
             self._idle_count += 1
             return True
 
-    def _take_one(self) -> Job | None:
-        """Take one ready job for a pool that runs it, or None: then the watcher is signalled when there is one."""
+    def _take_one(self, round: Round) -> Job | None:
+        """Take one ready job for a pool that runs it, or None: then the watcher is signalled when there is one.
+
+        The round has it, too, until it is handed over: for `_recover`.
+        """
+        return self._take_into(round)
+
+    def _take_into(self, round: Round) -> Job | None:
         now = self._now_or_last()
-        round = Round()
         with self._tt.lock:
             if self._tt._next() <= now and not self._closed:
                 self._line._promote(now, PROMOTED)
             job = self._take(now, NO_BOUND)
+            round.job = job
+            if job is not None:
+                round.run = job._attempts
             round.watcher = self._watcher_to_wake(self._soonest())
             self._conclude(round)  # the last ready job may have been put back
         round.finish(self)
@@ -3436,15 +3528,16 @@ class Agenda:
                 return
             signal(park)
 
-    def _join(self, waiter: Any, excused: int) -> bool:
+    def _join(self, waiter: Any, excused: int, kept: int) -> bool:
         """Release `waiter` at a time when all runs may be over; False: they are.
 
-        `excused` is 1 for a caller that is in a run itself: that run is not waited for, nor those of other such
-        callers.
+        `excused`: in how many runs the caller is itself, which keep `kept` places; those are not waited for, nor the
+        runs of other such callers, nor what can start only when they are over.
         """
         waiters: list[Any] = []
         with self._tt.lock:
             self._excused += excused
+            self._kept += kept
             if self._is_drained() and (excused or self._runs == 0):
                 return False
             if self._drained is None:
@@ -3452,12 +3545,14 @@ class Agenda:
             self._drained.append(waiter)
         return True
 
-    def _leave(self, waiter: Any, excused: int) -> None:
-        """A thread that was in `_join` goes on."""
+    def _leave(self, waiter: Any, excused: int, kept: int) -> int:
+        """A thread that was in `_join` goes on; how many jobs are ready."""
         with self._tt.lock:
             self._excused -= excused
+            self._kept -= kept
             if self._drained is not None and waiter in self._drained:
                 self._drained.remove(waiter)
+            return self._line._waiting() + self._parked
 
     def _count_unstarted(self) -> int:
         """How many jobs the end has cancelled while no run of theirs was going, whichever thread did it."""

@@ -47,6 +47,7 @@ UNTOLD_WAIT = 60.0  # longest sleep on an injected clock that cannot tell when i
 # Longest sleep, in ns, while jobs follow the wall clock, where its steps cannot be noticed, and where they can.
 UNTOLD_STEP = 5 * SECOND
 TOLD_STEP = 60 * SECOND
+PATIENCE = 1.0  # seconds that a rule may take before another thread asks the next one
 LONGEST_PAUSE = 1.0  # between tries of a watcher whose clock fails
 
 
@@ -61,8 +62,7 @@ class Shutdown(NamedTuple):
 class _Here(threading.local):
     """Which run the current thread is in: a shutdown that is called from a run does not wait for that run."""
 
-    agenda: Agenda | None = None
-    round: Any = None  # of a worker: tells whether a run is going
+    agenda: Agenda | None = None  # of a worker
     call_of: int = 0  # of a thread of a foreign pool: id of the agenda whose task it runs
     forks: list[list[Agenda]] | None = None  # agendas whose locks this thread holds for the forks under way
 
@@ -158,7 +158,8 @@ class Scheduler(Executor):
                 thread = threading.Thread(target=gate.enter, args=(run,), name=f"{name}-{suffix}", daemon=True)
                 thread.start()
                 self._threads.append(thread)
-            agenda._attach(park, workers if executor is None else 1, subscribe is not None, subscribe_wall is not None)
+            may_be_idle = workers if executor is None else 1
+            agenda._attach(park, may_be_idle, workers, subscribe is not None, subscribe_wall is not None)
             for tell in (subscribe, subscribe_wall):
                 if tell is not None:
                     self._unsubscribe.append(tell(agenda._poke))
@@ -302,23 +303,24 @@ class Scheduler(Executor):
     def wait_idle(self, timeout: Seconds | None = None) -> bool:
         """Wait until nothing runs and nothing is due; whether that was so within the timeout.
 
-        A run that calls this is not waited for. What is due later does not count.
+        What is due later does not count. A run that calls this is not waited for; if such runs keep every worker, or
+        the keys, that what is due would need, the answer is False at once.
         """
         limit = limit_ns(timeout, "timeout")
         deadline = None if limit is None else time.monotonic_ns() + limit
         if self._agenda._is_orphaned():
             raise RuntimeError(_pure.ORPHANED)
-        excused = int(_is_in_a_run_of(self._agenda))
+        excused, kept = _runs_here(self._agenda)
         waiter = _parked()
         idle = True
         self._agenda._make_ready()
-        while idle and self._agenda._join(waiter, excused):
+        while idle and self._agenda._join(waiter, excused, kept):
             idle = _acquire(waiter, deadline)
             if excused:
                 break  # the others are over, or wait for runs themselves
             self._agenda._make_ready()  # what the last run led to may be due: a retry, a job that comes after it
-        self._agenda._leave(waiter, excused)
-        return idle
+        ready = self._agenda._leave(waiter, excused, kept)
+        return idle and not (excused and ready)
 
     def next_run_at(self) -> int | None:
         """The earliest run_at of the jobs that are not yet ready, or None. As `Agenda.next_run_at`."""
@@ -346,7 +348,8 @@ class Scheduler(Executor):
         """Take no more jobs. What is not due ends CANCELLED; what is due, submitted or running still runs.
 
         Args:
-            wait: wait until that is done. A run that calls this is not waited for.
+            wait: wait until that is done. A run that calls this is not waited for, nor what can start only when it is
+                over, since such runs keep every worker, or its key: that runs afterwards.
             timeout: seconds or a timedelta to wait at most; None or infinity: no limit.
             cancel_futures: cancel what is due or submitted, too; only what is running goes on.
 
@@ -359,13 +362,13 @@ class Scheduler(Executor):
         if agenda._is_orphaned():
             return Shutdown(False, agenda._count_left(), 0)
         self._end(bool(cancel_futures))
-        excused = int(_is_in_a_run_of(agenda))
+        excused, kept = _runs_here(agenda)
         if wait:
             waiter = _parked()
-            while agenda._join(waiter, excused) and _acquire(waiter, deadline):
+            while agenda._join(waiter, excused, kept) and _acquire(waiter, deadline):
                 if excused:
                     break  # the others are over, or wait for runs themselves
-            agenda._leave(waiter, excused)
+            agenda._leave(waiter, excused, kept)
             if not excused:
                 self._join_threads(deadline)
         running = max(0, agenda._count_running() - excused)
@@ -439,10 +442,12 @@ class _Gate:
                 pass  # thrown into the thread while it dealt with another error
 
 
-def _is_in_a_run_of(agenda: Agenda) -> bool:
-    if _here.agenda is agenda:
-        return bool(_here.round.is_busy())
-    return _here.call_of == id(agenda)
+def _runs_here(agenda: Agenda) -> tuple[int, int]:
+    """In how many runs of an agenda's jobs this thread is, and how many of its scheduler's places these keep."""
+    runs = 0 if here.round is None else here.round.runs_of(agenda)
+    if _here.call_of == id(agenda):  # for a policy, too, which is asked when the run is no longer here
+        return max(runs, 1), 1
+    return runs, int(_here.agenda is agenda and runs > 0)  # the others are inside `run_due`
 
 
 def _sharpen() -> None:
@@ -473,6 +478,29 @@ class _Crew:
             self.threads.remove(thread)
             complain("no thread could be started as a substitute for a worker")
             self.agenda._expire_one(False)
+
+    def helper(self, what: str, run: Callable[[], None]) -> threading.Thread | None:
+        """A thread for user code that may hang; nobody waits for its end. None if no thread is to be had."""
+        thread = threading.Thread(target=run, name=f"{self.name}-{what}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            complain("no thread could be started for %s", what)
+            return None
+        return thread
+
+    def ask_rules(self) -> None:
+        """Have the rules asked whose slots are in doubt: by one thread, but a rule may hang, and then by another."""
+        while left := self.agenda._count_doubtful():
+            helper = self.helper("rule", self.agenda._settle)
+            if helper is None:
+                self.agenda._settle()
+                return
+            while helper.is_alive():
+                helper.join(PATIENCE)
+                before, left = left, self.agenda._count_doubtful()
+                if left == before:
+                    break
 
     def stand_in(self) -> None:
         needed = False
@@ -533,6 +561,8 @@ class _Watcher:
                         continue
                     if sleep == -3:
                         self.crew.substitute()
+                    elif sleep == -4:
+                        self.crew.helper("rules", self.crew.ask_rules)
                     elif sleep < 0:
                         self.park.acquire()
                     elif sleep > 0:
@@ -554,7 +584,7 @@ class _Worker:
 
     def run(self) -> None:
         _here.agenda = self.agenda
-        _here.round = here.round = self.round
+        here.round = self.round
         lost: BaseException | None = None
         while True:
             try:
@@ -579,7 +609,8 @@ def _call_here(
 ) -> Any:
     """Run a task in a foreign pool, and note on its thread, if that is one of this process, whose it is."""
     before = _here.call_of, here.round
-    _here.call_of, here.round = key, _flights.get(flight)
+    round = _flights.get(flight)
+    _here.call_of, here.round = key, None if round is None else round.inside(here.round)
     try:
         return (contextvars.Context() if context is None else context).run(task, *args, **kwargs)
     finally:
@@ -594,7 +625,9 @@ class _Dispatcher:
         self.factory = None if isinstance(executor, Executor) else executor
         self.executor = executor if isinstance(executor, Executor) else None
         self.places = places
-        self.in_flight = 0
+        self.taken: set[object] = set()  # of the places, a token each
+        self.round = agenda._new_round()  # has the job that was taken and is not yet in the executor
+        self.place: object = None  # and this is its token
         self.lock = threading.Lock()
         self.park = _parked()
 
@@ -605,19 +638,22 @@ class _Dispatcher:
                     pass
                 self.agenda._close(False)  # as a worker does
                 break
-            except BaseException:
+            except BaseException as thrown:  # into the thread
                 complain("the dispatcher was disturbed; it goes on")
+                self.recover(thrown)
         if self.factory is not None and self.executor is not None:
             self.executor.shutdown(wait=False)
 
     def step(self) -> bool:
         """Hand over one job, or park; False at the end."""
         with self.lock:
-            free = self.in_flight < self.places
+            free = len(self.taken) < self.places
         if free:
-            job = self.agenda._take_one()
+            job = self.agenda._take_one(self.round)
             if job is not None:
                 self.start(job)
+                self.place = None
+                self.round.forget()
                 return True
             if not self.agenda._rest(self.park):
                 return not self.agenda._is_drained_line()
@@ -626,19 +662,28 @@ class _Dispatcher:
 
     def start(self, job: Job) -> None:
         task, args, kwargs, context, future, run = self.agenda._call_of(job)
+        place = self.place = object()
         with self.lock:
-            self.in_flight += 1
+            self.taken.add(place)
         try:
             if future is not None and not future.set_running_or_notify_cancel():
                 self.agenda._withdraw(job)
-                self.leave()
+                self.leave(place)
                 return
             self.agenda._tell_start(job)
             inner = self.submit(self.agenda._round_of(job), task, args, kwargs, context)
         except BaseException as error:
-            self.ended(job, run, future, error, None)
+            self.ended(job, run, future, error, None, place)
             return
-        inner.add_done_callback(lambda inner: self.done(job, run, future, inner))
+        inner.add_done_callback(lambda inner: self.done(job, run, future, inner, place))
+
+    def recover(self, error: BaseException) -> None:
+        """Book the run that was lost to an error thrown into this thread between its take and its hand-over."""
+        try:
+            self.agenda._recover(self.round, error)
+        except BaseException:
+            complain("the dispatcher was disturbed once more")
+        self.leave(self.place)
 
     def submit(
         self, round: Any, task: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], context: Any
@@ -673,14 +718,16 @@ class _Dispatcher:
         _precede_process_pools()
         return made
 
-    def done(self, job: Job, run: int, future: Future[Any] | None, inner: Future[Any]) -> None:
+    def done(self, job: Job, run: int, future: Future[Any] | None, inner: Future[Any], place: object) -> None:
         try:
             error = inner.exception()
         except BaseException as cancelled:  # the pool was shut down by its owner
             error = cancelled
-        self.ended(job, run, future, error, None if error is not None else inner.result())
+        self.ended(job, run, future, error, None if error is not None else inner.result(), place)
 
-    def ended(self, job: Job, run: int, future: Future[Any] | None, error: BaseException | None, value: Any) -> None:
+    def ended(
+        self, job: Job, run: int, future: Future[Any] | None, error: BaseException | None, value: Any, place: object
+    ) -> None:
         """Book a run, on the pool's thread. Nothing goes out from here: it could end that thread."""
         before, _here.call_of = _here.call_of, id(self.agenda)  # a policy may call shutdown, and its run still counts
         try:
@@ -691,12 +738,12 @@ class _Dispatcher:
             complain("the end of a run was disturbed")
         finally:
             _here.call_of = before
-            self.leave()
+            self.leave(place)
 
-    def leave(self) -> None:
-        """A place is free."""
+    def leave(self, place: object) -> None:
+        """A place is free, if it was not so already."""
         with self.lock:
-            self.in_flight -= 1
+            self.taken.discard(place)
         with contextlib.suppress(RuntimeError):  # released already: it is awake, and looks again
             self.park.release()
 
