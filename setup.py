@@ -56,6 +56,7 @@ def extensions() -> list[Extension]:
             # One source of the rules: agenda.py is a plain module and, typed by _agenda_c.pxd, this extension.
             extension("_agenda_c", "agenda.py"),
             extension("compat._floats_c", "compat/_floats_c.pyx"),
+            extension("compat._simpy_c", "compat/_simpy_c.pyx"),
         ],
         build_dir="build/cython",
         compiler_directives={
