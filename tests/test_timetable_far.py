@@ -184,3 +184,34 @@ def test_a_crowd_of_held_jobs_can_all_be_armed_again(stack):
     clock.advance(10)
     assert agenda.run_due() == count
     assert agenda.next_run_at() == 21 * 10**9
+
+
+@pytest.mark.parametrize("count", [255, 256, 257, 1023, 1024, 1025, 1280, 1281, 32 * 1024, 32 * 1024 + 257])
+@pytest.mark.parametrize("width", [1, 40, 10**6, 2**62])
+def test_what_is_far_is_sorted_at_every_size_and_width(stack, count, width):
+    """A full inbox, a full leaf, a leaf of equal times that bursts by what breaks the tie, and one on either side."""
+    table = stack.Timetable()
+    table.add_many(np.arange(1000) - 1000)  # from here on what comes later is far
+    times = np.random.default_rng(count).integers(width, size=count)
+    added = [(at, table.add(at)) for at in times.tolist()]
+    table.check()
+    assert table.pop_due_ids(-1).size == 1000
+    expected = sorted(added, key=lambda pair: pair[0])
+    half = count // 2
+    assert [table.pop()[:2] for _ in range(half)] == expected[:half]
+    table.check()
+    assert table.pop_due_ids(LATEST).tolist() == [timer_id for _, timer_id in expected[half:]]
+
+
+def test_leaves_of_many_widths_keep_their_order_when_the_dead_are_left_out(stack):
+    table = stack.Timetable()
+    times = np.concatenate([2**k + np.random.default_rng(k).integers(2**k, size=900) for k in range(0, 62, 3)])
+    ids = table.add_many(times)
+    gone = np.random.default_rng(1).permutation(len(ids))[: 2 * len(ids) // 3]
+    assert table.cancel_many(ids[gone]) == len(gone)
+    table.check()
+    left = np.setdiff1d(np.arange(len(ids)), gone)
+    again = table.add_many(times[gone])
+    keys = np.concatenate([times[left], times[gone]])
+    expected = np.concatenate([ids[left], again])[np.argsort(keys, kind="stable")]
+    assert table.pop_due_ids(LATEST).tolist() == expected.tolist()

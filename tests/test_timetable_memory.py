@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import operator
 import weakref
 
 import numpy as np
@@ -468,3 +469,47 @@ def test_chunks_whose_generations_are_used_up_are_passed_over(last_generation):
         seen.update(ids)
         table.pop_due_ids(LATEST)
         table.check()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_promise_17_without_memory_timers_move_and_keep_their_order(stack, seed):
+    """Every allocation fails while timers are moved: to what is near, to what is far, and to what is crowded."""
+    if stack.name != "compiled":
+        pytest.skip("Python's own lists cannot do that")
+    testcapi = pytest.importorskip("_testcapi")
+    rng = np.random.default_rng(seed)
+    table = stack.Timetable()
+    count = 6000
+    times = rng.integers(10**9, size=count)
+    ids = table.add_many(times).tolist()
+    order = {timer_id: (at, k) for k, (timer_id, at) in enumerate(zip(ids, times.tolist(), strict=True))}
+    moves = count
+    for episode in range(8):
+        chosen = rng.permutation(list(order))[:1500].tolist()
+        targets = (rng.integers(10 ** rng.integers(1, 13), size=len(chosen)) + 10**8 * episode).tolist()
+        left = iter(chosen)
+        moving = map(table.reschedule, left, targets)
+        failed = False
+        testcapi.set_nomemory(0)
+        try:
+            all(moving)
+        except MemoryError:
+            failed = True
+        finally:
+            testcapi.remove_mem_hooks()
+        moved = len(chosen) - operator.length_hint(left) - failed
+        for timer_id, at in zip(chosen[:moved], targets, strict=False):
+            moves += 1
+            order[timer_id] = (at, moves)
+        testcapi.set_nomemory(0)
+        try:
+            table.next_run_at()  # finds it, and has no memory for the answer
+        except MemoryError:
+            pass
+        finally:
+            testcapi.remove_mem_hooks()
+        expected = sorted(order, key=order.__getitem__)
+        for timer_id in expected[:300]:
+            assert table.pop()[:2] == (order.pop(timer_id)[0], timer_id)
+        table.check()
+    assert table.pop_due_ids(LATEST).tolist() == sorted(order, key=order.__getitem__)

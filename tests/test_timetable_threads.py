@@ -272,6 +272,31 @@ def test_promise_18_what_waited_before_clear_is_gone_after_it(stack, quick_switc
     table.check()
 
 
+def test_promise_18_long_work_of_many_threads_adds_up(stack, quick_switches):
+    """Long enough for several rounds of the lock; each timer leaves once, whoever takes it."""
+    table = stack.Timetable()
+    count = 20_000 if stack.name == "compiled" else 5000
+    popped, cancelled = [], []
+
+    def adds_and_cancels(seed):
+        for k in range(3):
+            ids = table.add_many(np.random.default_rng(seed + k).integers(1000, size=count), range(count))
+            cancelled.append(table.cancel_many(ids[::2]))
+
+    def pops():
+        for now in range(0, 1000, 100):
+            popped.append(len(table.pop_due_ids(now)))
+
+    def cancels_one_by_one():
+        for timer_id in table.add_many(np.arange(count)).tolist():
+            cancelled.append(table.cancel(timer_id))
+
+    run_threads(lambda: adds_and_cancels(1), lambda: adds_and_cancels(9), pops, cancels_one_by_one)
+    table.check()
+    assert sum(popped) + sum(cancelled) + len(table) == 7 * count
+    assert table.pop_due_ids(LATEST).size == 7 * count - sum(popped) - sum(cancelled)
+
+
 BESIDE_THE_COLLECTOR = """
 import gc, sys, threading
 import numpy as np

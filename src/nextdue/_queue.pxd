@@ -1,84 +1,152 @@
-"""A priority queue of entries that stays fast when it is large: a small heap for what is near, buckets for what is far.
+"""A priority queue of entries that stays fast when it is large, and in which no step takes long.
 
-A heap of a million entries is slow because each of its levels misses the cache. Here the heap holds about a thousand.
-What lies behind `base`, a key (run_at, seq), is appended to a bucket: the bucket of the highest 6-bit digit in which
-its 128-bit key differs from base, and of the value of that digit there. All of a lower bucket comes before all of a
-higher one, so when the heap has run out only the lowest bucket is looked at: if it is small its entries become the heap
-and base moves behind it; if not, base becomes its least key and the others move to lower buckets. An entry moves about
-log64(n) times, and each move is sequential.
+A heap of a million entries is slow because each of its levels misses the cache. Here most entries lie in the leaves of
+a tree by the digits of their 128-bit key (run_at, seq), five bits a digit: unsorted, in blocks, and at most LEAF in a
+leaf. A leaf that is full bursts into a node with a leaf for each digit. To find the least, the lowest leaf is taken out
+of the tree and sorted: it is the `run`, from whose front entries leave. What is added and does not lie behind `bound`,
+the end of what the run's leaf stood for, goes into a small heap beside it. What does is noted in the inbox first: the
+places in the tree are far apart in memory, and a step that goes to one alone waits for it; 256 together do not.
 
-This is a radix heap (Ahuja, Mehlhorn, Orlin, Tarjan, 1990) with digits instead of bits, and near kin of a hierarchical
-timing wheel such as Seastar's `timer_set`; but it is exact, needs no tick, and base may move back, since what is not
-behind it goes to the heap.
+                                       bound
+        run    1 3 4 7 9                 |      inbox   41 17 88 ...
+        heap     2   5                   |      tree    . . | . | . . . . | . .
 
-    Q1  Every far entry is greater than base, and lies in bucket (level, digit) as above.
-    Q2  The heap may hold anything; its root is the least of all if it is not greater than base, or if no far entry is
-        less.
-    Q3  An entry needs room in the heap to be pushed, which the owner provides. A block for a bucket is taken when there
-        is memory for one, and else the heap serves. While a far entry is less than all in the heap, or that is empty,
-        the heap has room for one more: so the least can always be brought to the root.
+So an entry moves about three times, from the inbox to a leaf, maybe from leaf to leaf, and into the run, each time with
+others; and the longest step is one full inbox, with the bursts that it sets off, or one burst and the sorting of one
+run. This is a burst trie (Heinz, Zobel, Williams, 2002) with the lazy order of a ladder queue (Tang, Goh, Thng, 2005),
+and near kin of a hierarchical timing wheel; but it is exact, needs no tick, and does not mind times that are far apart.
 
-No lock, no Python, no numpy: raw pointers. Blocks of 20 entries are malloc'ed one by one, and a few are kept.
+    Q1  A leaf holds the entries whose keys have the digits on the way to it. A node's children differ in the digit of
+        its level, which is higher than those of the nodes below; above that digit, keys that have their place in a node
+        equal its (at, seq). A leaf has one entry or more, and a node one child or more.
+    Q2  What is in inbox and tree is greater than bound; the run ascends, and is not greater. So the least of run and
+        heap is the least of all while there is a run, or the heap's root is not greater than bound, or nothing else is.
+    Q3  An entry needs room in the heap to be pushed, which the owner provides: the heap serves where there is no memory
+        for a block. Nothing else fails without memory: a leaf may then be larger than LEAF, the inbox stay full, and
+        the run be one entry at a time.
+
+No lock, no Python, no numpy: raw pointers. Blocks of 16 entries are malloc'ed one by one, and a few are kept.
 """
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t
-from libc.string cimport memmove, memset
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint64_t
+from libc.string cimport memcpy, memmove, memset
 
 from ._heap cimport Entry, before, heapify, sift_down, sift_up
-
-cdef extern from *:
-    """
-    #define NEXTDUE_LOWEST_BIT(word) __builtin_ctzll(word)
-    #define NEXTDUE_HIGHEST_BIT(word) (63 - __builtin_clzll(word))
-    """
-    int lowest_bit "NEXTDUE_LOWEST_BIT"(uint64_t word) noexcept nogil
-    int highest_bit "NEXTDUE_HIGHEST_BIT"(uint64_t word) noexcept nogil
+from ._sort cimport highest_bit, lowest_bit, sort_entries
 
 cdef enum:
-    DIGIT = 6
+    DIGIT = 5
     FAN = 1 << DIGIT
-    LOW_LEVELS = 11         # of seq; as many above them, of run_at
+    LOW_LEVELS = 13         # 64 / DIGIT, rounded up: of seq; as many above them, of run_at
     LEVELS = 2 * LOW_LEVELS
-    BLOCK = 20              # entries of a block: half a kilobyte
-    LOAD = 512              # a bucket of at most so many goes into the heap whole
-    NEAR = 1000             # entries of a heap from which on buckets pay
-    CACHED = 8              # free blocks that are kept
+    BLOCK = 16              # entries of a block
+    LEAF = 1024             # entries of a leaf; then it bursts
+    INBOX = 256             # entries that go to the tree together
+    NEAR = 1000             # entries of a heap from which on a tree pays
+    KEPT = 8                # free blocks that are kept
+
+cdef enum:
+    NODE = -1               # what a Child has for a count if it is a node
 
 
 cdef struct Block:
-    Entry[BLOCK] entries
-    int64_t count
     Block* next
+    Entry entries[BLOCK]
 
 
-cdef struct Bucket:
-    Block* first
-    Block* last
-    int64_t count
+cdef struct Child:          # a leaf, a node, or nothing
+    void* part              # the first Block, which alone may have room; or the Node; or NULL
+    int64_t count           # entries of the leaf; NODE; or 0. Here, so that an entry is added without reading a block
 
 
-cdef struct Far:
-    uint64_t[LEVELS] used   # bit d of word l: bucket (l, d) has entries
-    Bucket[LEVELS][FAN] buckets
+cdef struct Node:
+    int32_t level           # digit that tells its children apart: 0 is the lowest of seq
+    int32_t shift           # where that digit begins in run_at, or in seq
+    uint64_t used           # bit d: there is a child d
+    int64_t at              # the least key that has its place here
+    uint64_t seq
+    Child children[FAN]
+
+
+cdef struct Way:            # from the root of the tree to a leaf
+    int depth
+    Node* nodes[LEVELS]
+    int digits[LEVELS]
 
 
 cdef struct Queue:
     Entry* heap             # the owner's memory
     int64_t capacity        # of the heap, entries
     int64_t n               # entries in the heap
-    int64_t far_n           # entries in buckets
-    Far* far                # NULL until there is something far
-    int64_t base_at         # base; without buckets the greatest key, so that nothing is behind it
-    uint64_t base_seq
+    Entry* run              # room for LEAF entries; NULL: there has been no tree
+    int64_t run_head        # where the run begins, and ends
+    int64_t run_end
+    Entry* inbox            # room for LEAF more, which serves to sort the run while nothing is in it
+    int64_t inbox_n
+    Entry bound             # without a tree the greatest key, so that nothing is behind it
+    Child tree
+    int64_t far_n           # entries in the tree
+    int64_t nodes           # in the tree, as are
+    int64_t blocks
     Block* free
     int64_t free_n
-    int64_t blocks          # in buckets
+
+
+cdef inline Entry greatest() noexcept nogil:
+    return Entry(INT64_MAX, <uint64_t>-1, 0)
 
 
 cdef inline void queue_init(Queue* q) noexcept nogil:
     memset(q, 0, sizeof(Queue))
-    q.base_at = INT64_MAX
-    q.base_seq = <uint64_t>-1
+    q.bound = greatest()
+
+
+cdef inline int64_t queue_count(const Queue* q) noexcept nogil:
+    return q.n + q.run_end - q.run_head + q.inbox_n + q.far_n
+
+
+cdef inline bint is_behind(const Queue* q, const Entry* entry) noexcept nogil:
+    return before(&q.bound, entry)
+
+
+# ---------------------------------------------------------------- blocks
+
+
+cdef inline bint reserve_blocks(Queue* q, int64_t count) noexcept nogil:
+    """See to so many free blocks. False: no memory."""
+    cdef Block* block
+    while q.free_n < count:
+        block = <Block*>PyMem_RawMalloc(sizeof(Block))
+        if block == NULL:
+            return False
+        block.next = q.free
+        q.free = block
+        q.free_n += 1
+    return True
+
+
+cdef inline Block* take_block(Queue* q) noexcept nogil:
+    """A free block, of which there is one."""
+    cdef Block* block = q.free
+    q.free = block.next
+    q.free_n -= 1
+    q.blocks += 1
+    return block
+
+
+cdef inline void give_block(Queue* q, Block* block) noexcept nogil:
+    q.blocks -= 1
+    if q.free_n >= KEPT:
+        PyMem_RawFree(block)
+        return
+    block.next = q.free
+    q.free = block
+    q.free_n += 1
+
+
+cdef inline int64_t filled(int64_t count) noexcept nogil:
+    """Entries in the first block of a leaf of so many, one or more."""
+    return ((count - 1) & (BLOCK - 1)) + 1
 
 
 cdef inline void free_blocks(Block* block) noexcept nogil:
@@ -89,91 +157,218 @@ cdef inline void free_blocks(Block* block) noexcept nogil:
         block = following
 
 
-cdef inline void queue_release(Queue* q) noexcept nogil:
-    """Free blocks and buckets, and what is in them; the heap's memory is the owner's."""
-    cdef int level, digit
-    if q.far != NULL:
-        for level in range(LEVELS):
-            for digit in range(FAN):
-                free_blocks(q.far.buckets[level][digit].first)
-        PyMem_RawFree(q.far)
-    free_blocks(q.free)
-    q.far = NULL
-    q.free = NULL
-    q.far_n = q.blocks = q.free_n = 0
-    q.base_at = INT64_MAX
-    q.base_seq = <uint64_t>-1
+# ---------------------------------------------------------------- the tree
 
 
-# ---------------------------------------------------------------- buckets
+cdef inline uint64_t digit_of(const Node* node, const Entry* entry) noexcept nogil:
+    """The child that an entry belongs to; FAN or more: none (Q1)."""
+    if node.level >= LOW_LEVELS:
+        return (<uint64_t>entry.run_at ^ <uint64_t>node.at) >> node.shift
+    if entry.run_at != node.at:
+        return FAN
+    return (entry.seq ^ node.seq) >> node.shift
 
 
-cdef inline void give_block(Queue* q, Block* block) noexcept nogil:
-    q.blocks -= 1
-    if q.free_n >= CACHED:
-        PyMem_RawFree(block)
-        return
-    block.next = q.free
-    q.free = block
-    q.free_n += 1
+cdef inline Node* new_node(Queue* q, const Entry* entry, uint64_t at_bits, uint64_t seq_bits) noexcept nogil:
+    """A node for the highest digit of some bits, around an entry. NULL: no memory."""
+    cdef Node* node = <Node*>PyMem_RawCalloc(1, sizeof(Node))
+    cdef uint64_t below
+    if node == NULL:
+        return NULL
+    q.nodes += 1
+    node.level = highest_bit(at_bits if at_bits != 0 else seq_bits) // DIGIT
+    node.shift = node.level * DIGIT
+    below = (<uint64_t>(FAN - 1) << node.shift) | ((1ULL << node.shift) - 1)        # bits past the 64th drop out
+    if at_bits != 0:
+        node.level += LOW_LEVELS
+        # In unsigned order, in which a cleared bit is less.
+        node.at = <int64_t>(((<uint64_t>entry.run_at ^ <uint64_t>INT64_MIN) & ~below) ^ <uint64_t>INT64_MIN)
+    else:
+        node.at = entry.run_at
+        node.seq = entry.seq & ~below
+    return node
 
 
-cdef inline bint append(Queue* q, Bucket* bucket, const Entry* entry) noexcept nogil:
-    """False when there is no memory."""
-    cdef Block* block = bucket.last
-    if block == NULL or block.count == BLOCK:
-        block = q.free
-        if block != NULL:
-            q.free = block.next
-            q.free_n -= 1
-        else:
-            block = <Block*>PyMem_RawMalloc(sizeof(Block))
-            if block == NULL:
-                return False
-        q.blocks += 1
-        block.next = NULL
-        block.count = 0
-        if bucket.last == NULL:
-            bucket.first = block
-        else:
-            bucket.last.next = block
-        bucket.last = block
-    block.entries[block.count] = entry[0]
-    block.count += 1
-    bucket.count += 1
+cdef inline Entry end_of(const Node* node, int digit) noexcept nogil:
+    """The greatest key that has its place in a child."""
+    cdef uint64_t bits = (<uint64_t>digit << node.shift) | ((1ULL << node.shift) - 1)
+    if node.level >= LOW_LEVELS:
+        return Entry(<int64_t>(<uint64_t>node.at ^ bits), <uint64_t>-1, 0)
+    return Entry(node.at, node.seq ^ bits, 0)
+
+
+cdef inline Child* child_at(Queue* q, const Way* way) noexcept nogil:
+    """The leaf at the end of the way."""
+    if way.depth == 0:
+        return &q.tree
+    return &way.nodes[way.depth - 1].children[way.digits[way.depth - 1]]
+
+
+cdef inline Entry end_at(const Way* way) noexcept nogil:
+    """The greatest key that has its place in the leaf at the end of the way."""
+    if way.depth == 0:
+        return greatest()
+    return end_of(way.nodes[way.depth - 1], way.digits[way.depth - 1])
+
+
+cdef inline Child* leaf_behind(Queue* q, const Entry* key, Way* way) noexcept nogil:
+    """The first leaf in which keys behind `key` have their place, of all leaves if that is NULL; NULL if there is none.
+
+    With the end of a leaf as key this goes from leaf to leaf, whatever happens to the tree between two calls.
+    """
+    cdef uint64_t left[LEVELS]
+    cdef Child* child = &q.tree
+    cdef Entry end = greatest()
+    cdef int last, digit
+    way.depth = 0
+    if q.tree.part == NULL or (key != NULL and not before(key, &end)):
+        return NULL
+    while child.count == NODE:
+        last = way.depth
+        way.depth += 1
+        way.nodes[last] = <Node*>child.part
+        left[last] = way.nodes[last].used
+        while True:
+            while left[last] == 0:
+                if last == 0:
+                    return NULL
+                last -= 1
+            digit = lowest_bit(left[last])
+            left[last] &= left[last] - 1
+            end = end_of(way.nodes[last], digit)
+            if key == NULL or before(key, &end):
+                break
+        way.depth = last + 1
+        way.digits[last] = digit
+        child = &way.nodes[last].children[digit]
+    return child
+
+
+cdef inline void cut_leaf(Queue* q, const Way* way) noexcept nogil:
+    """Take a leaf out of the tree, and the nodes that have nothing else in them. Its blocks are the caller's."""
+    cdef int depth = way.depth
+    cdef Node* node
+    cdef Child* child = child_at(q, way)
+    q.far_n -= child.count
+    child[0] = Child(NULL, 0)
+    while depth > 0:
+        depth -= 1
+        node = way.nodes[depth]
+        node.used &= ~(1ULL << way.digits[depth])
+        if node.used != 0:
+            break
+        free_node(q, node)
+        child = &way.nodes[depth - 1].children[way.digits[depth - 1]] if depth > 0 else &q.tree
+        child[0] = Child(NULL, 0)
+    while q.tree.count == NODE:             # a root that tells nothing apart
+        node = <Node*>q.tree.part
+        child = &node.children[lowest_bit(node.used)]
+        if node.used & (node.used - 1) != 0 or child.count != NODE:
+            break
+        q.tree = child[0]
+        free_node(q, node)
+
+
+cdef inline void free_node(Queue* q, Node* node) noexcept nogil:
+    PyMem_RawFree(node)
+    q.nodes -= 1
+
+
+cdef inline bint add_to_leaf(Queue* q, Child* leaf, const Entry* entry) noexcept nogil:
+    """Add an entry to a leaf, or to nothing. False: no memory."""
+    cdef Block* block = <Block*>leaf.part
+    cdef int64_t k = leaf.count & (BLOCK - 1)
+    if k == 0:
+        if not reserve_blocks(q, 1):
+            return False
+        block = take_block(q)
+        block.next = <Block*>leaf.part
+        leaf.part = block
+    block.entries[k] = entry[0]
+    leaf.count += 1
     return True
 
 
-cdef inline void place_of(const Queue* q, const Entry* entry, int* level, int* digit) noexcept nogil:
-    """The bucket of an entry that is greater than base (Q1)."""
-    cdef uint64_t differing = <uint64_t>entry.run_at ^ <uint64_t>q.base_at
-    cdef uint64_t key
-    cdef int shift
-    if differing != 0:
-        key = <uint64_t>entry.run_at ^ (1ULL << 63)     # in unsigned order
-        level[0] = LOW_LEVELS
-    else:
-        differing = entry.seq ^ q.base_seq
-        key = entry.seq
-        level[0] = 0
-    shift = highest_bit(differing) // DIGIT
-    level[0] += shift
-    digit[0] = <int>((key >> (DIGIT * shift)) & (FAN - 1))
+cdef inline bint burst(Queue* q, Child* leaf) noexcept nogil:
+    """Make a node of a leaf, with a leaf for each digit. False: no memory, and nothing has changed."""
+    cdef Block* first = <Block*>leaf.part
+    cdef Block* block = first
+    cdef Block* following
+    cdef Node* node
+    cdef uint64_t at_bits = 0, seq_bits = 0
+    cdef int64_t i, count = filled(leaf.count)
+    while block != NULL:
+        for i in range(count):
+            at_bits |= <uint64_t>block.entries[i].run_at ^ <uint64_t>first.entries[0].run_at
+            seq_bits |= block.entries[i].seq ^ first.entries[0].seq
+        block = block.next
+        count = BLOCK
+    node = new_node(q, &first.entries[0], at_bits, seq_bits)
+    if node == NULL:
+        return False
+    # Each new leaf has one block that is not full; the old blocks serve for the others.
+    if not reserve_blocks(q, FAN):
+        free_node(q, node)
+        return False
+    count = filled(leaf.count)
+    leaf[0] = Child(node, NODE)
+    block = first
+    while block != NULL:
+        for i in range(count):
+            put_below(q, node, &block.entries[i])
+        following = block.next
+        give_block(q, block)
+        block = following
+        count = BLOCK
+    return True
+
+
+cdef inline void put_below(Queue* q, Node* node, const Entry* entry) noexcept nogil:
+    cdef uint64_t digit = digit_of(node, entry)
+    node.used |= 1ULL << digit
+    add_to_leaf(q, &node.children[digit], entry)
 
 
 cdef inline bint put_far(Queue* q, const Entry* entry) noexcept nogil:
-    """Append an entry that is greater than base to its bucket; False when there is no memory."""
-    cdef int level, digit
-    place_of(q, entry, &level, &digit)
-    if not append(q, &q.far.buckets[level][digit], entry):
+    """Add an entry that is greater than bound to the tree. False: no memory."""
+    cdef Child* child = &q.tree
+    cdef Node* node = NULL
+    cdef uint64_t digit = 0
+    while True:
+        if child.count == NODE:
+            digit = digit_of(<Node*>child.part, entry)
+            if digit < FAN:
+                node = <Node*>child.part
+                child = &node.children[digit]
+            elif not widen(q, child, entry):
+                return False
+        # Where there was no memory to burst, that is tried again after as many.
+        elif child.count == 0 or child.count & (LEAF - 1) != 0 or not burst(q, child):
+            break
+    if not add_to_leaf(q, child, entry):
         return False
-    q.far.used[level] |= 1ULL << digit
+    if node != NULL:
+        node.used |= 1ULL << digit
     q.far_n += 1
     return True
 
 
-cdef inline bint is_behind(const Queue* q, const Entry* entry) noexcept nogil:
-    return entry.run_at > q.base_at or (entry.run_at == q.base_at and entry.seq > q.base_seq)
+cdef inline bint widen(Queue* q, Child* child, const Entry* entry) noexcept nogil:
+    """Put a node around a node, so that an entry has its place there too. False: no memory."""
+    cdef Node* node = <Node*>child.part
+    cdef Entry start = Entry(node.at, node.seq, 0)
+    cdef Node* wider = new_node(q, &start, <uint64_t>entry.run_at ^ <uint64_t>node.at, entry.seq ^ node.seq)
+    cdef uint64_t digit
+    if wider == NULL:
+        return False
+    digit = digit_of(wider, &start)
+    wider.used = 1ULL << digit
+    wider.children[digit] = child[0]
+    child[0] = Child(wider, NODE)
+    return True
+
+
+# ---------------------------------------------------------------- the queue
 
 
 cdef inline void into_heap(Queue* q, const Entry* entry) noexcept nogil:
@@ -181,111 +376,55 @@ cdef inline void into_heap(Queue* q, const Entry* entry) noexcept nogil:
     sift_up(q.heap, q.n - 1, entry[0])
 
 
-cdef inline Bucket* lowest_bucket(Queue* q, int* level, int* digit) noexcept nogil:
-    """The bucket of the least far entries, where there are any."""
-    level[0] = 0
-    while q.far.used[level[0]] == 0:
-        level[0] += 1
-    digit[0] = lowest_bit(q.far.used[level[0]])
-    return &q.far.buckets[level[0]][digit[0]]
-
-
-cdef inline Entry end_of(const Queue* q, int level, int digit) noexcept nogil:
-    """The greatest key that has its place in a bucket: base's above the digit, the digit, and ones below."""
-    cdef int shift = DIGIT * (level - LOW_LEVELS if level >= LOW_LEVELS else level)
-    cdef uint64_t ones = (1ULL << shift) - 1
-    cdef uint64_t part = ((<uint64_t>digit << shift) | ones)
-    cdef uint64_t all_ = ((<uint64_t>(FAN - 1) << shift) | ones)        # bits past the 64th drop out
-    if level >= LOW_LEVELS:
-        part |= (<uint64_t>q.base_at ^ (1ULL << 63)) & ~all_
-        return Entry(<int64_t>(part ^ (1ULL << 63)), <uint64_t>-1, 0)
-    return Entry(q.base_at, (q.base_seq & ~all_) | part, 0)
-
-
-cdef inline int64_t start_of(const Queue* q, int level, int digit) noexcept nogil:
-    """The least run_at that has its place in a bucket."""
-    cdef int shift
-    if level < LOW_LEVELS:
-        return q.base_at
-    shift = DIGIT * (level - LOW_LEVELS)
-    return <int64_t>(<uint64_t>end_of(q, level, digit).run_at & ~((1ULL << shift) - 1))
-
-
-cdef inline Bucket detach(Queue* q, int level, int digit) noexcept nogil:
-    """Take a bucket's entries out: their blocks, which are still counted, are the caller's to give back."""
-    cdef Bucket taken = q.far.buckets[level][digit]
-    memset(&q.far.buckets[level][digit], 0, sizeof(Bucket))
-    q.far.used[level] &= ~(1ULL << digit)
-    q.far_n -= taken.count
-    return taken
-
-
-cdef inline void join(Queue* q, Bucket* target, Bucket* source) noexcept nogil:
-    """Move all of a bucket to another. A few entries are copied, lest many blocks with little in them be chained."""
-    cdef int64_t i = 0
-    if source.count <= BLOCK // 2 and target.last != NULL and source.first == source.last:
-        while i < source.count and append(q, target, &source.first.entries[i]):
-            i += 1
-        if i == source.count:
-            give_block(q, source.first)
-            return
-        source.first.count -= i             # no memory: chain what is left
-        source.count -= i
-        memmove(&source.first.entries[0], &source.first.entries[i], source.count * sizeof(Entry))
-    if target.last == NULL:
-        target.first = source.first
-    else:
-        target.last.next = source.first
-    target.last = source.last
-    target.count += source.count
-
-
-cdef inline void set_base(Queue* q, int64_t at, uint64_t seq) noexcept nogil:
-    """Move base back, to a lesser key. Buckets below the level where old and new differ become one there (Q1)."""
-    cdef Entry old = Entry(q.base_at, q.base_seq, 0)
-    cdef Bucket source
-    cdef int level, digit, lower, d
-    q.base_at = at
-    q.base_seq = seq
-    if q.far_n == 0 or (at == old.run_at and seq == old.seq):
-        return
-    place_of(q, &old, &level, &digit)
-    for lower in range(level):
-        while q.far.used[lower] != 0:
-            d = lowest_bit(q.far.used[lower])
-            q.far.used[lower] &= q.far.used[lower] - 1
-            source = q.far.buckets[lower][d]
-            memset(&q.far.buckets[lower][d], 0, sizeof(Bucket))
-            join(q, &q.far.buckets[level][digit], &source)
-            q.far.used[level] |= 1ULL << digit
-
-
-# ---------------------------------------------------------------- the queue
-
-
 cdef inline void queue_push(Queue* q, const Entry* entry) noexcept nogil:
     """Add an entry. The owner has seen to room for one in the heap (Q3)."""
-    if is_behind(q, entry) and put_far(q, entry):
+    if is_behind(q, entry) and (q.inbox_n < INBOX or empty_inbox(q)):
+        q.inbox[q.inbox_n] = entry[0]
+        q.inbox_n += 1
         return
     into_heap(q, entry)
 
 
-cdef inline bint queue_spread(Queue* q, const Entry* least) noexcept nogil:
-    """Move the heap, but its root, to buckets, as far as there is memory: from then on it stays small.
+cdef inline bint empty_inbox(Queue* q) noexcept nogil:
+    """Move what is in the inbox to the tree. False: no memory for all."""
+    cdef int64_t i = 0
+    while i < q.inbox_n and put_far(q, &q.inbox[i]):
+        i += 1
+    q.inbox_n -= i
+    memmove(q.inbox, q.inbox + i, q.inbox_n * sizeof(Entry))
+    return q.inbox_n == 0
 
-    Base becomes the lesser of root and `least`, which may be NULL. False: there is no memory for buckets.
+
+cdef inline Entry* front(const Queue* q) noexcept nogil:
+    """The least of run and heap; NULL: there is none."""
+    if q.run_head < q.run_end and (q.n == 0 or before(&q.run[q.run_head], &q.heap[0])):
+        return &q.run[q.run_head]
+    return &q.heap[0] if q.n > 0 else NULL
+
+
+cdef inline bint queue_spread(Queue* q, const Entry* least) noexcept nogil:
+    """Move run and heap, but what is first, to the tree, as far as there is memory: from then on the heap stays small.
+
+    Bound becomes the lesser of what is first and `least`, which may be NULL. False: there is no memory for a tree.
     """
     cdef int64_t i, kept = 0
-    cdef const Entry* base = least
-    if q.far == NULL:
-        q.far = <Far*>PyMem_RawCalloc(1, sizeof(Far))
-        if q.far == NULL:
+    cdef const Entry* first
+    if q.run == NULL:
+        q.run = <Entry*>PyMem_RawMalloc(2 * LEAF * sizeof(Entry))
+        if q.run == NULL:
             return False
-    if q.n > 0 and (base == NULL or before(&q.heap[0], base)):
-        base = &q.heap[0]
-    if base == NULL or is_behind(q, base):
+        q.inbox = q.run + LEAF
+    first = front(q)
+    if first == NULL or (least != NULL and before(least, first)):
+        first = least
+    if first == NULL or is_behind(q, first):
         return True
-    set_base(q, base.run_at, base.seq)
+    q.bound = first[0]
+    while q.run_head < q.run_end and is_behind(q, &q.run[q.run_end - 1]):
+        if not put_far(q, &q.run[q.run_end - 1]):
+            q.bound = q.run[q.run_end - 1]
+            break
+        q.run_end -= 1
     for i in range(q.n):
         if not is_behind(q, &q.heap[i]) or not put_far(q, &q.heap[i]):
             q.heap[kept] = q.heap[i]
@@ -295,118 +434,127 @@ cdef inline bint queue_spread(Queue* q, const Entry* least) noexcept nogil:
     return True
 
 
-cdef inline bint least_to_heap(Queue* q, Bucket* bucket, int64_t room) noexcept nogil:
-    """Move the least of the lowest bucket to the heap, unless the root is less (then False) (Q2)."""
-    cdef Block* block = bucket.first
-    cdef Block* where = block
-    cdef Entry* least = NULL
-    cdef int64_t i
+cdef inline bint is_settled(const Queue* q) noexcept nogil:
+    """The least of run and heap is the least of all (Q2)."""
+    return (
+        q.run_head < q.run_end
+        or q.far_n + q.inbox_n == 0
+        or (q.n > 0 and not is_behind(q, &q.heap[0]))
+    )
+
+
+cdef inline void next_run(Queue* q) noexcept nogil:
+    """Make the lowest leaf the run, where there is none but something is behind bound."""
+    cdef Way way
+    cdef Child* leaf
+    cdef Block* block
+    cdef Block* following
+    cdef int64_t count
+    if not empty_inbox(q):
+        next_alone(q)
+        return
+    leaf = leaf_behind(q, NULL, &way)
+    while leaf.count > LEAF:
+        if not burst(q, leaf):
+            next_alone(q)
+            return
+        leaf = leaf_behind(q, NULL, &way)
+    block = <Block*>leaf.part
+    count = filled(leaf.count)
+    q.bound = end_at(&way)
+    cut_leaf(q, &way)
+    q.run_head = q.run_end = 0
     while block != NULL:
-        for i in range(block.count):
+        memcpy(&q.run[q.run_end], block.entries, count * sizeof(Entry))
+        q.run_end += count
+        following = block.next
+        give_block(q, block)
+        block = following
+        count = BLOCK
+    sort_entries(q.run, q.run_end, q.inbox)
+
+
+cdef inline void next_alone(Queue* q) noexcept nogil:
+    """Make the least entry of inbox and tree, alone, the run: there is no memory to do better."""
+    cdef Way way
+    cdef Child* leaf = leaf_behind(q, NULL, &way)
+    cdef Block* block = <Block*>leaf.part if leaf != NULL else NULL
+    cdef Entry* least = q.inbox if q.inbox_n > 0 else NULL
+    cdef bint in_tree = False
+    cdef int64_t i, count = filled(leaf.count) if leaf != NULL else 0
+    for i in range(1, q.inbox_n):
+        if before(&q.inbox[i], least):
+            least = &q.inbox[i]
+    while block != NULL:
+        for i in range(count):
             if least == NULL or before(&block.entries[i], least):
                 least = &block.entries[i]
-                where = block
+                in_tree = True
         block = block.next
-    if least == NULL or room < 1 or (q.n > 0 and before(&q.heap[0], least)):
-        return False
-    into_heap(q, least)
-    where.count -= 1
-    least[0] = where.entries[where.count]
-    bucket.count -= 1
-    q.far_n -= 1
-    return True
-
-
-cdef inline bint refill(Queue* q, int64_t room) noexcept nogil:
-    """Move the least of the far entries, one or more, to the heap, at most `room` beside what is there.
-
-    False: nothing, since the root is less than all of them, or no memory to split the lowest bucket: its least entry is
-    then in the heap, and base has not moved.
-    """
-    cdef int level, digit
-    cdef Bucket* bucket = lowest_bucket(q, &level, &digit)
-    cdef Bucket taken
-    cdef Block* block
-    cdef Entry old, key
-    cdef int64_t i
-    if bucket.count <= min(room, LOAD):
-        key = end_of(q, level, digit)
-        taken = detach(q, level, digit)
-        q.base_at = key.run_at
-        q.base_seq = key.seq
-        while taken.first != NULL:
-            block = taken.first
-            for i in range(block.count):
-                into_heap(q, &block.entries[i])
-            taken.first = block.next
-            give_block(q, block)
-        return True
-    if not least_to_heap(q, bucket, room):
-        return False
-    # The root is the least of all. Base moves on to it, inside the lowest bucket: all others keep their place.
-    old = Entry(q.base_at, q.base_seq, 0)
-    key = q.heap[0]
-    taken = detach(q, level, digit)
-    q.base_at = key.run_at
-    q.base_seq = key.seq
-    while taken.first != NULL:
-        block = taken.first
-        for i in range(block.count):
-            if not put_far(q, &block.entries[i]):
-                block.count -= i            # no memory: all back into one bucket
-                memmove(&block.entries[0], &block.entries[i], block.count * sizeof(Entry))
-                undo_split(q, &taken, &old, level, digit)
-                return False
-        taken.count -= block.count
-        taken.first = block.next
+        count = BLOCK
+    q.run_head = 0
+    q.run_end = 1
+    q.run[0] = q.bound = least[0]
+    if not in_tree:
+        q.inbox_n -= 1
+        least[0] = q.inbox[q.inbox_n]
+        return
+    block = <Block*>leaf.part
+    count = filled(leaf.count)
+    least[0] = block.entries[count - 1]
+    if leaf.count == 1:
+        cut_leaf(q, &way)
         give_block(q, block)
-    return True
+        return
+    leaf.count -= 1
+    q.far_n -= 1
+    if count == 1:
+        leaf.part = block.next
+        give_block(q, block)
 
 
-cdef inline void undo_split(Queue* q, Bucket* rest, const Entry* old, int level, int digit) noexcept nogil:
-    """Put the rest of a bucket back, and what has left it already."""
-    cdef Block* block = rest.first
-    rest.count = 0
-    while block != NULL:
-        rest.count += block.count
-        block = block.next
-    q.far.buckets[level][digit] = rest[0]
-    q.far.used[level] |= 1ULL << digit
-    q.far_n += rest.count
-    set_base(q, old.run_at, old.seq)
-
-
-cdef inline bint queue_settle(Queue* q, int64_t reserved) noexcept nogil:
-    """Bring the least entry to the root of the heap; False when there is none. `reserved` places stay free (Q3)."""
-    while q.far_n > 0 and (q.n == 0 or is_behind(q, &q.heap[0])):
-        if not refill(q, q.capacity - q.n - reserved):
-            break
-    return q.n > 0
-
-
-cdef inline void queue_pop(Queue* q) noexcept nogil:
-    """Remove the root of the heap."""
+cdef inline void queue_remove(Queue* q, const Entry* first) noexcept nogil:
+    """Remove what `front` has given."""
+    if first != q.heap:
+        q.run_head += 1
+        return
     q.n -= 1
     if q.n > 0:
         sift_down(q.heap, q.n, 0, q.heap[q.n])
 
 
 cdef inline bint queue_retire(Queue* q, int64_t reserved) noexcept nogil:
-    """Give up the buckets: what is far moves to the heap, if it has room for all beside `reserved` places."""
-    cdef int level, digit
-    cdef Bucket taken
-    cdef Block* block
-    cdef int64_t i
-    if q.far == NULL or q.n + q.far_n + reserved > q.capacity:
+    """Give up the tree: all goes to the heap, if it has room for it beside `reserved` places."""
+    if q.run == NULL or queue_count(q) + reserved > q.capacity:
         return False
-    while q.far_n > 0:
-        lowest_bucket(q, &level, &digit)
-        taken = detach(q, level, digit)
-        while taken.first != NULL:
-            block = taken.first
-            for i in range(block.count):
-                into_heap(q, &block.entries[i])
-            taken.first = block.next
-            give_block(q, block)
+    while True:
+        while q.run_head < q.run_end:
+            into_heap(q, &q.run[q.run_head])
+            q.run_head += 1
+        if q.far_n + q.inbox_n == 0:
+            break
+        next_run(q)
     queue_release(q)
     return True
+
+
+cdef inline void queue_release(Queue* q) noexcept nogil:
+    """Free the tree and the run, and what is in them; the heap's memory is the owner's."""
+    free_child(&q.tree)
+    free_blocks(q.free)
+    PyMem_RawFree(q.run)
+    q.free = NULL
+    q.run = q.inbox = NULL
+    q.run_head = q.run_end = q.inbox_n = q.far_n = q.nodes = q.blocks = q.free_n = 0
+    q.bound = greatest()
+
+
+cdef inline void free_child(Child* child) noexcept nogil:
+    cdef int digit
+    if child.count != NODE:
+        free_blocks(<Block*>child.part)
+    else:
+        for digit in range(FAN):
+            free_child(&(<Node*>child.part).children[digit])
+        PyMem_RawFree(child.part)
+    child[0] = Child(NULL, 0)

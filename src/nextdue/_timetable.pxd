@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 cimport cython
 
 from ._heap cimport Entry
-from ._queue cimport Queue
+from ._queue cimport Child, Queue, Way
 
 cdef enum:
     CHUNK_BITS = 10
@@ -48,8 +48,7 @@ cdef struct Taken:              # what a bulk pop has taken so far
     int64_t* ids                # in order, marked by `_part`
     int64_t n
     int64_t room
-    Entry* scratch              # where entries are sorted; NULL until it is needed, or when there is no memory
-    int64_t scratch_room
+    int64_t limit
 
 
 cdef uint32_t LAST_GEN          # a slot whose generation has passed it is retired; tests lower it (`__pyx_capi__`)
@@ -71,6 +70,7 @@ cdef class Timetable:
     cdef int64_t _item_chunks
     cdef int64_t _empty_chunks
     cdef int64_t _gap           # no page below it lacks a chunk
+    cdef bint _tidying          # some thread is at it, round by round; no other needs to
     cdef object _collected      # unused: a Python attribute makes this a type that the collector visits
     cdef object __weakref__
 
@@ -100,29 +100,27 @@ cdef class Timetable:
     cdef bint _roomy(self) noexcept nogil
     cdef bint _oversized(self) noexcept nogil
     cdef bint _is_few(self) noexcept nogil
-    cdef bint _is_long_way(self) noexcept nogil
     cdef uint64_t _new_seq(self, int priority) noexcept nogil
     cdef void _push(self, int64_t run_at, uint64_t seq, int64_t timer_id) noexcept nogil
-    cdef void _prune(self) noexcept nogil
+    cdef Entry* _first(self) noexcept nogil
+    cdef void _remove(self, Entry* first) noexcept nogil
     cdef void _settle(self) noexcept nogil
-    cdef void _fetch_ahead(self, const Entry* entries, int64_t n) noexcept nogil
+    cdef void _fetch(self, const Entry* entry) noexcept nogil
     cdef bint _is_live(self, const Entry* entry) noexcept nogil
     cdef void _entry_gone(self, const Entry* entry) noexcept nogil
-    cdef void _rebuild(self) noexcept nogil
-    cdef void _compact(self, int level, int digit) noexcept nogil
-    cdef Chunk* _sweep(self) noexcept nogil
+    cdef int64_t _keep_live(self, Entry* entries, int64_t n) noexcept nogil
+    cdef void _rebuild_near(self) noexcept nogil
+    cdef bint _rebuild_far(self, Entry* behind) noexcept nogil
+    cdef void _compact(self, Child* leaf, const Way* way) noexcept nogil
+    cdef bint _has_place(self) noexcept nogil
     cdef bint _reserve_held(self) noexcept nogil
     cdef str _check_entry(self, const Entry* entry, int64_t* live, int64_t* doomed)
 
-    # What is due, in bulk.
-    cdef bint _are_many_due(self, int64_t now, int64_t limit) noexcept nogil
-    cdef int64_t _following(self, int64_t k) noexcept nogil
-    cdef int64_t _count_due(self, int64_t now, int64_t limit) noexcept nogil
-    cdef bint _drain(self, int64_t now, int64_t limit, Taken* out) noexcept nogil
-    cdef bint _drain_heap(self, int64_t now, int64_t limit, Taken* out) noexcept nogil
-    cdef bint _is_mixed(self) noexcept nogil
-    cdef void _drain_bucket(self, int level, int digit, Taken* out) noexcept nogil
-    cdef bint _take_entry(self, Entry* entry) noexcept nogil
+    # In bulk.
+    cdef int64_t _add_round(
+        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done
+    ) noexcept nogil
+    cdef int64_t _put_block(self, const int64_t* at, const int64_t* ids, int64_t k) noexcept nogil
     cdef int64_t _part(self, int64_t timer_id) noexcept nogil
     cdef void _part_all(self, Entry* entries, int64_t n) noexcept nogil
 
@@ -139,8 +137,10 @@ cdef class Timetable:
     cdef list _snapshot(self)                       # locks
 
     # These lock, or allocate: not under the lock.
-    cdef int64_t _add_block(self, int64_t* source, int64_t* target, int64_t k, PyObject** refs) noexcept nogil
-    cdef bint _put_block(self, const int64_t* at, const int64_t* ids, int64_t k) noexcept nogil
+    cdef int64_t _add_block(
+        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done
+    ) noexcept nogil
+    cdef bint _drain(self, int64_t now, Taken* out) noexcept nogil
     cdef int64_t _cancel_block(self, int64_t* ids, int64_t k, int64_t* with_items) noexcept nogil
     cdef bint _clear_block(self, PyObject** owner, Entry** raw, Queue* queue) noexcept nogil
     cdef int _release_block(self, int64_t* ids, int64_t k, int64_t stride, list out) except -1
@@ -149,3 +149,4 @@ cdef class Timetable:
     cdef int _resize(self, int64_t capacity) except -1
     cdef void _exchange(self, PyObject** owner, Entry* heap, int64_t capacity) noexcept nogil
     cdef int _tidy(self) except -1
+    cdef Chunk* _sweep(self) noexcept nogil

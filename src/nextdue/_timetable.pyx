@@ -3,8 +3,8 @@
 
 The timetable orders integers. It reads no clock, starts no thread and calls no user code.
 
-What waits are triples (run_at, seq, id), 24 bytes each: the near ones in an implicit 4-ary heap, in the buffer of a
-numpy array; beyond a thousand the far ones in radix buckets, see `_queue.pxd`. No Python object is in either: what
+What waits are triples (run_at, seq, id), 24 bytes each: up to a thousand in an implicit 4-ary heap, in the buffer of a
+numpy array; beyond that the far ones in a tree, see `_queue.pxd`. No Python object is in either: what
 belongs to a timer lies by *slot*, in chunks of 1,024 slots, 12 bytes a slot and 8 more once a chunk holds an item. An
 id is `generation << 32 | slot`, so a stale one is refused by one comparison, without a dict (62 bytes a timer and a
 cache miss less).
@@ -21,17 +21,21 @@ Invariants, asserted by `check()`; those of the queue are Q1-Q3 in `_queue.pxd`:
     I3  An entry is live if and only if its slot is WAITING, of the same generation, and slot.seq == entry.seq. Whatever
         happens to the slot later, an entry that is dead stays dead: no seq is given out twice.
     I4  _live counts the WAITING slots, _held the HELD ones with a ticket; at rest at most half of the entries are dead.
-    I5  The heap has room for _held more, and one beside them while the queue may need it (Q3): a held timer can always
-        be armed again, wherever it goes, without an allocation.
+    I5  The heap has room for _held more: a held timer can always be armed again, whether or not there is memory.
     I6  A generation is never used twice for a slot: not after wrapping (the slot is retired), and not after its chunk
         was given back (the page remembers where to go on).
     I7  What the collector walks through (pages, chunks, their items) is moved and freed only by a thread that has the
         GIL (on a free-threaded build: that is attached), and filled before it is published. Not for `check()` to see.
 
-Cost, n entries: add O(1), and O(log) of the thousand in the heap for what is near; pop O(log64 n) moves of an entry
-from bucket to bucket, amortised, and the steps of a small heap; cancel one bit, and O(1) amortised for the rebuild that
-runs when more than half of the entries are dead; reschedule as add; adding k at once is k appends; taking k due ones at
-once copies whole buckets out and sorts each, O(k).
+Cost, n entries: add O(1) moves of an entry from leaf to leaf, amortised, and O(log) of the thousand in the heap for
+what is near; pop the same and the sorting of the run, O(1) an entry for times that are spread; both a walk down the
+tree, O(log32 n). Cancel one bit, and O(1) amortised for the rebuild that runs when more than half of the entries are
+dead; reschedule as add; k at once k times as much, in a loop without the GIL.
+
+The lock is held for some 100 us at most, but for `clear`, and where many dead entries in a row come to the front: one
+step is short, and what is long is done in rounds of `LONG` steps with the lock given back between them. So others may
+see a part of it: what is added at once, in the order of the block; what is taken at once is taken as by as many pops.
+A mutex that is free for a moment goes to who is awake, not to who waits for it: see `give_way`.
 
 The GIL is given up around work that is long enough to pay for it (`LONG`), never around a step: giving it up and
 taking it back costs more than the step, and up to 5 ms beside a busy thread. The lock is then taken and given back
@@ -47,8 +51,23 @@ Tried, with the time a timer at 1 M from Python, CPython 3.13; each line against
                                                  the noise, for twice the memory in buckets of a few
     dropped: an LSD radix sort of all due        35 ns an entry; by buckets, MSD and insertion, about 15 (perf's share)
 
-The shape is that of a radix heap (Ahuja, Mehlhorn, Orlin, Tarjan 1990) below a timer heap as Go has it (4-ary, lazily
-deleted), with OpenJDK's seq for FIFO among equals (ScheduledThreadPoolExecutor); slot + generation is a slotmap.
+From here on CPU time, on a machine with five busy processes a core, which makes every miss dearer; hold also at 10 k:
+
+    near heap + radix buckets, as above          add 81-92, pop 261-300, hold 350-409, at 10 k 224-265; bulk add + pop
+                                                 102-114; but the first pop splits up to all in one hold of the lock
+    a tree of leaves to 1,024, the lowest sorted add 107-159, pop 164-223, hold 461-680, at 10 k 186-202; bulk 99-113
+    and an inbox before it                       add 97-120, pop 190-206, hold 333-376, at 10 k 194-202; bulk 100-118
+    dropped: 4 bits a digit                      add 147, hold 626 without an inbox, where 6 bits took 121 and 462
+    dropped: 6 bits                              as 5 within the noise; leaves of 16 after a burst, half of 5's
+    dropped: leaves to 8,192 or 16,384, burst    fewer places to add to: hold 386-547 without an inbox; but a burst held
+    when their turn comes                        the lock for 190-510 us
+    dropped: a block that knows how many are     add 150, since the place of the next entry was a miss of its own
+    in it
+    not done: huge pages for blocks and slots    hold 411-330 instead of 525-503, pop 156-151 instead of 209-193, before
+                                                 there was an inbox (glibc.malloc.hugetlb=1, a setting of the process)
+
+The timers' side is as in Go (a 4-ary heap, lazily deleted), with OpenJDK's seq for FIFO among equals
+(ScheduledThreadPoolExecutor); slot + generation is a slotmap.
 """
 
 import operator
@@ -68,29 +87,32 @@ from ._heap cimport ARITY, NEVER, Entry, before, heapify, sift_up
 from ._queue cimport (
     BLOCK,
     FAN,
-    LEVELS,
+    LEAF,
     NEAR,
+    NODE,
     Block,
-    Bucket,
-    Far,
+    Child,
+    Node,
     Queue,
-    detach,
-    end_of,
+    Way,
+    cut_leaf,
+    digit_of,
+    end_at,
+    filled,
+    front,
     give_block,
-    highest_bit,
     is_behind,
-    lowest_bit,
-    lowest_bucket,
-    place_of,
+    is_settled,
+    leaf_behind,
+    next_run,
     put_far,
+    queue_count,
     queue_init,
-    queue_pop,
     queue_push,
     queue_release,
+    queue_remove,
     queue_retire,
-    queue_settle,
     queue_spread,
-    start_of,
 )
 
 cnp.import_array()
@@ -102,7 +124,15 @@ cdef extern from *:
     #define NEXTDUE_PUBLISH() __atomic_thread_fence(__ATOMIC_RELEASE)
     /* The empty asm is what keeps a function that only prefetches: gcc takes it for one without effects. */
     #define NEXTDUE_PREFETCH(address) do { __builtin_prefetch(address, 1); __asm__ volatile(""); } while (0)
+    /* Who waits for the lock is not woken in time to get it between two rounds. From 3.13 on it is handed over. */
+    #if PY_VERSION_HEX < 0x030D0000
+    #include <unistd.h>
+    #define NEXTDUE_GIVE_WAY(round) do { if ((round) % 8 == 7) usleep(50); } while (0)
+    #else
+    #define NEXTDUE_GIVE_WAY(round) ((void)(round))
+    #endif
     """
+    void give_way "NEXTDUE_GIVE_WAY"(int64_t round) noexcept nogil      # between rounds of the lock, without the GIL
     void prefetch "NEXTDUE_PREFETCH"(const void* address) noexcept nogil
     void publish "NEXTDUE_PUBLISH"() noexcept nogil     # what is written before it is seen before what comes after
 
@@ -111,8 +141,9 @@ cdef enum:
     FEWEST = 64                 # entries that the heap has room for at least
     ROOM = 1024                 # and that it needs room for beside buckets: NEAR, and some
     FEW_FAR = 2 * NEAR // 3     # timers below which buckets are given up
-    LONG = 4096                 # steps from which on the GIL is given up: some 100 us of work
-    FEW = 64                    # due timers up to which they are popped one by one, and taken without a second look
+    LONG = 4096                 # steps of one round of the lock, some 100 us; beyond them the GIL is given up too
+    FEW = 64                    # due timers that are taken without a second look
+    AHEAD = 12                  # timers of the run whose slots are fetched before their turn
     BATCH = 256                 # references that are moved out in one round of the lock
     NO_ROOM = -3                # beside NO_MEMORY and TOO_MANY: grow the heap, then try again
 
@@ -123,6 +154,7 @@ cdef uint64_t COUNTER_MASK = (1ULL << 52) - 1
 # A slot's seq doubles as its free link or NO_TICKET. Counters begin above both, so no entry can ever match them (I3).
 cdef uint64_t NO_TICKET = CHUNK + 1
 cdef uint64_t FIRST_COUNTER = 1ULL << 32
+cdef Entry LEAST = Entry(INT64_MIN, 0, 0)               # no entry is less, or equal
 cdef object ZERO = 0
 cdef int MIN_PRIORITY = -2048
 cdef int MAX_PRIORITY = 2047
@@ -212,108 +244,20 @@ cdef inline object adopt(PyObject* item):
     return result
 
 
-# ---------------------------------------------------------------- sorting
-
-
-cdef enum:
-    SORT_BITS = 10          # at most so many bits in one pass: its counters fit into a page
-
-
-cdef void sort_entries(Entry* entries, int64_t n, Entry* spare) noexcept nogil:
-    """Sort by (run_at, seq), with room for n more entries in `spare`.
-
-    An MSD radix sort: one pass over the highest bits in which the keys differ leaves parts of a few entries, which are
-    sorted by insertion. The depth is at most 128 / 5, since each pass takes 5 bits or all that are left.
-    """
-    cdef int64_t i, j, sum_, count, size
-    cdef int bits, shift
-    cdef uint64_t differing
-    cdef int64_t[1 << SORT_BITS] counts
-    cdef Entry item
-    cdef bint ascending, by_seq
-    if n < 24:
-        for i in range(1, n):
-            if before(&entries[i], &entries[i - 1]):
-                item = entries[i]
-                j = i
-                while j > 0 and before(&item, &entries[j - 1]):
-                    entries[j] = entries[j - 1]
-                    j -= 1
-                entries[j] = item
-        return
-    differing = 0
-    ascending = True
-    for i in range(1, n):
-        differing |= <uint64_t>entries[i].run_at ^ <uint64_t>entries[0].run_at
-        ascending &= before(&entries[i - 1], &entries[i])
-    if ascending:
-        return
-    by_seq = differing == 0
-    if by_seq:
-        for i in range(1, n):
-            differing |= entries[i].seq ^ entries[0].seq
-    bits = min(highest_bit(<uint64_t>n), SORT_BITS)
-    shift = max(highest_bit(differing) + 1 - bits, 0)
-    size = 1 << bits
-    memset(counts, 0, size * sizeof(int64_t))
-    for i in range(n):
-        counts[sort_digit(&entries[i], by_seq, shift) & (size - 1)] += 1
-    sum_ = 0
-    for i in range(size):
-        count = counts[i]
-        counts[i] = sum_
-        sum_ += count
-    for i in range(n):
-        j = sort_digit(&entries[i], by_seq, shift) & (size - 1)
-        spare[counts[j]] = entries[i]
-        counts[j] += 1
-    memcpy(entries, spare, n * sizeof(Entry))
-    i = 0
-    for j in range(size):                       # counts[j] is where part j ends
-        if counts[j] - i > 1:
-            sort_entries(entries + i, counts[j] - i, spare)
-        i = counts[j]
-
-
-cdef inline int64_t sort_digit(const Entry* entry, bint by_seq, int shift) noexcept nogil:
-    """The bits from `shift` up, in unsigned order."""
-    if by_seq:
-        return entry.seq >> shift
-    return (<uint64_t>entry.run_at ^ (1ULL << 63)) >> shift
-
-
 # ---------------------------------------------------------------- what a bulk pop takes
 
 
-cdef bint reserve(Taken* taken, int64_t extra) noexcept nogil:
-    """Room for `extra` more ids. False: no memory."""
-    cdef int64_t room = max(taken.n + extra, 2 * taken.room)
+cdef bint reserve(Taken* taken) noexcept nogil:
+    """Room for a round more: few at first. False: no memory."""
+    cdef int64_t room = min(max(taken.n + (LONG if taken.n > 0 else FEW), taken.n + (taken.n >> 1)), taken.limit)
     cdef int64_t* larger
-    if taken.n + extra > taken.room:
-        larger = <int64_t*>PyMem_RawRealloc(taken.ids, room * sizeof(int64_t))
+    if room > taken.room or taken.ids == NULL:
+        larger = <int64_t*>PyMem_RawRealloc(taken.ids, max(room, 1) * sizeof(int64_t))
         if larger == NULL:
             return False
         taken.ids = larger
         taken.room = room
     return True
-
-
-cdef bint reserve_scratch(Taken* taken, int64_t n) noexcept nogil:
-    """Room to sort n entries. False: no memory."""
-    if 2 * n > taken.scratch_room:
-        PyMem_RawFree(taken.scratch)
-        taken.scratch = <Entry*>PyMem_RawMalloc(4 * n * sizeof(Entry))
-        taken.scratch_room = 4 * n if taken.scratch != NULL else 0
-    return taken.scratch != NULL
-
-
-cdef void note_sorted(Taken* taken, int64_t k) noexcept nogil:
-    """Sort the first k entries of the scratch and note them as taken."""
-    cdef int64_t i
-    sort_entries(taken.scratch, k, taken.scratch + k)
-    for i in range(k):
-        taken.ids[taken.n + i] = taken.scratch[i].id
-    taken.n += k
 
 
 # ---------------------------------------------------------------- bits of a slot
@@ -455,16 +399,10 @@ cdef class Timetable:
     def next_run_at(self):
         """Return the earliest run_at, or None when nothing waits. Complexity: O(1), amortised."""
         cdef int64_t at
-        while True:
-            with self.lock:
-                if self._live == 0:
-                    return None
-                if not self._is_long_way():
-                    at = self._next()
-                    break
-            with nogil:
-                with self.lock:
-                    self._prune()
+        with self.lock:
+            if self._live == 0:
+                return None
+            at = self._next()
         return at
 
     def pop(self):
@@ -473,24 +411,19 @@ cdef class Timetable:
         Raises: IndexError when nothing waits. Complexity: O(log n).
         """
         cdef Entry entry
+        cdef Entry* first
         cdef PyObject* item = NULL
         cdef bint found, crowded = False
-        while True:
-            with self.lock:
-                if not self._is_long_way():
-                    self._prune()
-                    found = self._q.n > 0
-                    if found:
-                        entry = self._q.heap[0]
-                        queue_pop(&self._q)
-                        self._live -= 1
-                        item = self._take_item(entry.id)
-                        self._free_slot(self._find(entry.id), entry.id & (CHUNK - 1))
-                        crowded = self._crowded()
-                    break
-            with nogil:
-                with self.lock:
-                    self._prune()
+        with self.lock:
+            first = self._first()
+            found = first != NULL
+            if found:
+                entry = first[0]
+                self._remove(first)
+                self._live -= 1
+                item = self._take_item(entry.id)
+                self._free_slot(self._find(entry.id), entry.id & (CHUNK - 1))
+                crowded = self._crowded()
         if not found:
             raise IndexError("pop from an empty timetable")
         if crowded:
@@ -508,14 +441,15 @@ cdef class Timetable:
 
         Returns: int64[n].
         Raises: TypeError, ValueError for another dtype, shape or length; then nothing was added.
-        Complexity: k times `add`, and less for a large k. Long work runs without the GIL.
+        Complexity: k times `add`, and less for a large k.
+        Thread-safety: long work runs without the GIL, in rounds; others may meanwhile see the first of the timers.
         """
         cdef cnp.ndarray at = int64_array(run_at, "run_at")
         cdef int64_t k = at.shape[0]
         cdef cnp.ndarray ids = np.empty(k, dtype=np.int64)
         cdef int64_t* source = <int64_t*>cnp.PyArray_DATA(at)
         cdef int64_t* target = <int64_t*>cnp.PyArray_DATA(ids)
-        cdef int64_t done, i
+        cdef int64_t i, code, done = 0, with_items = 0
         if items is not None:
             items = list(items)
             if len(items) != k:
@@ -535,52 +469,70 @@ cdef class Timetable:
             while True:
                 if k >= LONG:
                     with nogil:
-                        done = self._add_block(source, target, k, refs)
+                        code = self._add_block(source, target, k, refs, &done)
                 else:
-                    done = self._add_block(source, target, k, refs)
-                if done != NO_ROOM:
+                    code = self._add_block(source, target, k, refs, &done)
+                if code != NO_ROOM:
                     break
-                self._make_room(k)
-            if done < 0:
-                raise_add_error(done)
+                self._make_room(k - done)
+            if code < 0:
+                raise_add_error(code)
         except BaseException:
-            for i in range(k if refs != NULL else 0):
+            for i in range(done, k if refs != NULL else 0):
                 Py_XDECREF(refs[i])
+            self._cancel_block(target, done, &with_items)
+            self._release_block(target, with_items, 1, None)
+            self._tidy()
             raise
         finally:
             PyMem_RawFree(refs)
         return ids
 
-    cdef int64_t _add_block(self, int64_t* source, int64_t* target, int64_t k, PyObject** refs) noexcept nogil:
-        """Lock, add all k or none. 0, or NO_ROOM, NO_MEMORY, TOO_MANY."""
-        cdef int64_t i, done, timer_id
-        with self.lock:
-            if not self._has_room(max(1, min(k, NEAR - self._q.n))) or not self._has_pages(k):
-                return NO_ROOM
-            for done in range(k):
-                timer_id = self._take_slot(refs != NULL and refs[done] != NULL)
-                if timer_id < 0:
-                    for i in range(done):
-                        self._free_slot(self._find(target[i]), target[i] & (CHUNK - 1))
-                    return timer_id
-                target[done] = timer_id
-            if not self._put_block(source, target, k):
-                for i in range(k):
-                    self._free_slot(self._find(target[i]), target[i] & (CHUNK - 1))
-                self._rebuild()
-                return NO_MEMORY
-            for i in range(k if refs != NULL else 0):
-                if refs[i] != NULL:
-                    self._find(target[i]).items[target[i] & (CHUNK - 1)] = refs[i]
-            self._live += k
+    cdef int64_t _add_block(
+        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done
+    ) noexcept nogil:
+        """Add what is not `done`, round by round. 0, or NO_ROOM, NO_MEMORY, TOO_MANY."""
+        cdef int64_t count, code
+        while done[0] < k:
+            count = min(k - done[0], LONG)
+            with self.lock:
+                code = self._add_round(
+                    source + done[0], target + done[0], count, refs + done[0] if refs != NULL else NULL, done
+                )
+            if code < 0:
+                return code
+            give_way(done[0] // LONG)
         return 0
 
-    cdef bint _put_block(self, const int64_t* at, const int64_t* ids, int64_t k) noexcept nogil:
-        """Arm k slots and put their entries in. False: no memory; the entries that are in already are live."""
+    cdef int64_t _add_round(
+        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done
+    ) noexcept nogil:
+        """Add k timers. Unless it is 0, the result is as above, and those that were added are the first ones."""
+        cdef int64_t i, taken, put
+        if not self._has_room(max(1, min(k, NEAR - self._q.n))) or not self._has_pages(k):
+            return NO_ROOM
+        for taken in range(k):
+            target[taken] = self._take_slot(refs != NULL and refs[taken] != NULL)
+            if target[taken] < 0:
+                for i in range(taken):
+                    self._free_slot(self._find(target[i]), target[i] & (CHUNK - 1))
+                return target[taken]
+        put = self._put_block(source, target, k)
+        for i in range(put if refs != NULL else 0):
+            if refs[i] != NULL:
+                self._find(target[i]).items[target[i] & (CHUNK - 1)] = refs[i]
+        for i in range(put, k):
+            self._free_slot(self._find(target[i]), target[i] & (CHUNK - 1))
+        self._live += put
+        done[0] += put
+        return 0 if put == k else NO_MEMORY
+
+    cdef int64_t _put_block(self, const int64_t* at, const int64_t* ids, int64_t k) noexcept nogil:
+        """Arm k slots and put their entries in; how many, fewer where there is no memory."""
         cdef Queue* q = &self._q
         cdef Entry entry
         cdef int64_t i
-        if q.far == NULL and q.n + k < NEAR and q.n + self._held + k <= q.capacity:
+        if q.run == NULL and q.n + k < NEAR and q.n + self._held + k <= q.capacity:
             for i in range(k):
                 entry = Entry(at[i], self._new_seq(0), ids[i])
                 self._arm_slot(ids[i], entry.seq)
@@ -591,23 +543,22 @@ cdef class Timetable:
             else:
                 for i in range(q.n - k, q.n):
                     sift_up(q.heap, i, q.heap[i])
-            return True
+            return k
         entry = Entry(at[0], <uint64_t>MAX_PRIORITY << 52 | self._counter, 0)      # less than all of them
         for i in range(1, k):
             entry.run_at = min(entry.run_at, at[i])
         if (q.n + k >= NEAR or q.n + self._held + k >= q.capacity) and not is_behind(q, &entry):
-            queue_spread(q, &entry)             # all go to buckets, without a heap's steps
+            queue_spread(q, &entry)             # all go to the tree, without a heap's steps
         for i in range(k):
             entry = Entry(at[i], self._new_seq(0), ids[i])
+            if not is_behind(q, &entry) or not put_far(q, &entry):
+                if q.n >= NEAR:
+                    queue_spread(q, NULL)
+                if q.n + self._held + 1 >= q.capacity:
+                    return i
+                queue_push(q, &entry)
             self._arm_slot(ids[i], entry.seq)
-            if is_behind(q, &entry) and put_far(q, &entry):
-                continue
-            if q.n >= NEAR:
-                queue_spread(q, NULL)
-            if q.n + self._held + 1 >= q.capacity:
-                return False
-            queue_push(q, &entry)
-        return True
+        return k
 
     def cancel_many(self, timer_ids):
         """Cancel each of the timers; return how many were waiting.
@@ -616,6 +567,7 @@ cdef class Timetable:
             timer_ids: int64[n], or a sequence of ints.
 
         Complexity: O(n) + one rebuild at most.
+        Thread-safety: long work runs without the GIL, in rounds.
         """
         cdef cnp.ndarray ids = int64_array(timer_ids, "timer_ids")
         cdef int64_t k = ids.shape[0]
@@ -631,20 +583,23 @@ cdef class Timetable:
         return cancelled
 
     cdef int64_t _cancel_block(self, int64_t* ids, int64_t k, int64_t* with_items) noexcept nogil:
-        """Lock and cancel; ids whose item is still to be released are left at the front of `ids`, as `_part` marks."""
-        cdef int64_t i, timer_id, count = 0
-        with self.lock:
-            for i in range(k):
-                timer_id = ids[i]
-                if not self._is_waiting(timer_id):
-                    continue
-                count += 1
-                self._live -= 1
-                if self._has_item(timer_id):
-                    ids[with_items[0]] = self._part(timer_id)
-                    with_items[0] += 1
-                else:
-                    set_bit(self._find(timer_id).cancelled, timer_id & (CHUNK - 1))
+        """Cancel, round by round; ids whose item is still to be released are left at the front, as `_part` marks."""
+        cdef int64_t i, timer_id, start = 0, count = 0
+        while start < k:
+            with self.lock:
+                for i in range(start, min(start + LONG, k)):
+                    timer_id = ids[i]
+                    if not self._is_waiting(timer_id):
+                        continue
+                    count += 1
+                    self._live -= 1
+                    if self._has_item(timer_id):
+                        ids[with_items[0]] = self._part(timer_id)
+                        with_items[0] += 1
+                    else:
+                        set_bit(self._find(timer_id).cancelled, timer_id & (CHUNK - 1))
+            start += LONG
+            give_way(start // LONG)
         return count
 
     cdef inline int64_t _part(self, int64_t timer_id) noexcept nogil:
@@ -691,8 +646,10 @@ cdef class Timetable:
             now: int; saturates. A timer at 2**63 - 1 is not due even then.
             limit: int, 0 or more; None or infinity for no limit.
 
-        Complexity: O(k log n) at worst; many due ones are sorted instead. Long work runs without the GIL. Should there
-        be no memory for all, those are returned that there is memory for, and the rest waits.
+        Complexity: that of k pops, without their calls. Should there be no memory for all, those are returned that
+        there is memory for, and the rest waits.
+        Thread-safety: long work runs without the GIL, in rounds, each of which takes what is the earliest then. What
+        others add meanwhile may be taken, but no more in all than waited at first.
         """
         cdef int64_t k = 0
         cdef int64_t* due = self._take_block(instant(now, "now"), limit_of(limit), &k)
@@ -723,44 +680,59 @@ cdef class Timetable:
 
     cdef int64_t* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL:
         """Take what is due into a new block, ids marked by `_part`. The caller frees it."""
-        cdef Taken out
-        cdef bint long_, complete = False
-        memset(&out, 0, sizeof(out))
+        cdef Taken out = Taken(NULL, 0, 0, limit)
+        cdef bint more = True
         now = min(now, NEVER - 1)
-        out.ids = <int64_t*>PyMem_RawMalloc(FEW * sizeof(int64_t))
-        if out.ids != NULL:
-            out.room = FEW
-            with self.lock:
-                long_ = self._are_many_due(now, limit)
-                if not long_:
-                    complete = self._drain(now, limit, &out)
-            if long_:
-                with nogil:
-                    with self.lock:
-                        complete = self._drain(now, limit, &out)
-        PyMem_RawFree(out.scratch)
-        if not complete and out.n == 0:
+        while more and out.n < LONG and reserve(&out):
+            more = self._drain(now, &out)
+        if more and out.n >= LONG:
+            with nogil:
+                while more and reserve(&out):
+                    more = self._drain(now, &out)
+                    give_way(out.n // LONG)
+        if out.n == 0 and more:
             PyMem_RawFree(out.ids)
             raise MemoryError("no memory to take the due timers; they wait unchanged")
         taken[0] = out.n
         return out.ids
 
+    cdef bint _drain(self, int64_t now, Taken* out) noexcept nogil:
+        """Lock, take what is due and has room, in order. False: nothing more is due, or wanted."""
+        cdef Entry entry
+        cdef Entry* first
+        cdef int64_t room
+        with self.lock:
+            out.limit = min(out.limit, out.n + self._live)      # so that it ends, however much others add
+            room = min(out.room, out.limit)
+            while out.n < room:
+                first = self._first()
+                if first.run_at > now:
+                    return False
+                entry = first[0]
+                self._remove(first)
+                self._live -= 1
+                out.ids[out.n] = self._part(entry.id)
+                out.n += 1
+        return out.n < out.limit
+
     def clear(self):
         """Remove every timer; items are released. Ids given out before stay unknown for good. Complexity: O(n)."""
         # The queue is exchanged for an empty one in one round of the lock; the old one then serves as the list of what
         # is to be released.
-        cdef int64_t capacity
+        cdef int64_t capacity, count
         cdef bint long_, done = False
         cdef cnp.ndarray fresh
         cdef Queue old
+        cdef Child* leaf
         cdef Block* block
         cdef Entry* raw = NULL
         cdef PyObject* owner = NULL
-        cdef int level, digit
+        cdef Way way
+        cdef Entry behind = LEAST
         while not done:
             with self.lock:
                 capacity = max(FEWEST, self._held + (self._held >> 1) + 1)
-                long_ = self._q.n + self._q.far_n >= LONG
+                long_ = queue_count(&self._q) >= LONG
             fresh = np.empty(capacity, dtype=ENTRY)
             Py_INCREF(fresh)
             Py_XDECREF(owner)
@@ -775,13 +747,20 @@ cdef class Timetable:
                 done = self._clear_block(&owner, &raw, &old)
         if old.n > 0:
             self._release_block(&old.heap[0].id, old.n, ENTRY_STRIDE, None)
-        if old.far != NULL:
-            for level in range(LEVELS):
-                for digit in range(FAN):
-                    block = old.far.buckets[level][digit].first
-                    while block != NULL:
-                        self._release_block(&block.entries[0].id, block.count, ENTRY_STRIDE, None)
-                        block = block.next
+        if old.run_head < old.run_end:
+            self._release_block(&old.run[old.run_head].id, old.run_end - old.run_head, ENTRY_STRIDE, None)
+        if old.inbox_n > 0:
+            self._release_block(&old.inbox[0].id, old.inbox_n, ENTRY_STRIDE, None)
+        leaf = leaf_behind(&old, &behind, &way)
+        while leaf != NULL:
+            block = <Block*>leaf.part
+            count = filled(leaf.count)
+            while block != NULL:
+                self._release_block(&block.entries[0].id, count, ENTRY_STRIDE, None)
+                block = block.next
+                count = BLOCK
+            behind = end_at(&way)
+            leaf = leaf_behind(&old, &behind, &way)
         queue_release(&old)
         PyMem_RawFree(raw)
         Py_XDECREF(owner)
@@ -793,19 +772,27 @@ cdef class Timetable:
         False: more timers are held than the new heap has room for (I5).
         """
         cdef Queue* q = &self._q
+        cdef Child* leaf
         cdef Block* block
-        cdef int level, digit
+        cdef int64_t count
+        cdef Way way
+        cdef Entry behind = LEAST
         with self.lock:
             if self._held >= queue.capacity:
                 return False
             self._part_all(q.heap, q.n)
-            if q.far != NULL:
-                for level in range(LEVELS):
-                    for digit in range(FAN):
-                        block = q.far.buckets[level][digit].first
-                        while block != NULL:
-                            self._part_all(block.entries, block.count)
-                            block = block.next
+            self._part_all(q.run + q.run_head, q.run_end - q.run_head)
+            self._part_all(q.inbox, q.inbox_n)
+            leaf = leaf_behind(q, &behind, &way)
+            while leaf != NULL:
+                block = <Block*>leaf.part
+                count = filled(leaf.count)
+                while block != NULL:
+                    self._part_all(block.entries, count)
+                    block = block.next
+                    count = BLOCK
+                behind = end_at(&way)
+                leaf = leaf_behind(q, &behind, &way)
             self._live = 0
             q[0], queue[0] = queue[0], q[0]
             raw[0], self._raw = self._raw, NULL
@@ -848,7 +835,8 @@ cdef class Timetable:
             total = (
                 self._q.capacity * <int64_t>sizeof(Entry)
                 + (self._q.blocks + self._q.free_n) * <int64_t>sizeof(Block)
-                + (<int64_t>sizeof(Far) if self._q.far != NULL else 0)
+                + self._q.nodes * <int64_t>sizeof(Node)
+                + (<int64_t>(2 * LEAF * sizeof(Entry)) if self._q.run != NULL else 0)
                 + self._chunk_count * <int64_t>sizeof(Chunk)
                 + self._item_chunks * <int64_t>(CHUNK * sizeof(PyObject*))
                 + self._page_capacity * <int64_t>sizeof(Page)
@@ -860,14 +848,14 @@ cdef class Timetable:
         cdef int64_t k, n, page, live = 0, doomed_entries = 0, waiting = 0, doomed = 0, held = 0, chunks = 0
         cdef int64_t with_items = 0, empty = 0, open_ = 0, used, free
         cdef int64_t count, blocks = 0
-        cdef int level, digit, at_level, at_digit
+        cdef Way way
+        cdef Entry behind = LEAST
         cdef Chunk* chunk
         cdef Chunk* previous = NULL
         cdef Block* block
-        cdef Bucket* bucket
-        cdef Entry* entry
+        cdef Child* leaf
         cdef str wrong = None
-        cdef int64_t total = self._q.n + self._q.far_n
+        cdef int64_t total = queue_count(&self._q)
         cdef cnp.ndarray array = np.empty(total, dtype=np.uint64)
         cdef uint64_t* seqs = <uint64_t*>cnp.PyArray_DATA(array)
         with self.lock:
@@ -878,31 +866,43 @@ cdef class Timetable:
                 seqs[n] = self._q.heap[k].seq
                 n += 1
                 wrong = self._check_entry(&self._q.heap[k], &live, &doomed_entries) or wrong
-            for level in range(LEVELS if self._q.far != NULL else 0):
-                for digit in range(FAN):
-                    bucket = &self._q.far.buckets[level][digit]
-                    if (bucket.first != NULL) != bit(&self._q.far.used[level], digit):
-                        wrong = "Q1: bitmap of the buckets"
-                    count = 0
-                    block = bucket.first
-                    while block != NULL:
-                        blocks += 1
-                        if block.count < 0 or block.count > BLOCK or (block.next == NULL) != (block == bucket.last):
-                            wrong = "Q1: chain of blocks"
-                        for k in range(block.count):
-                            entry = &block.entries[k]
-                            if n < total:
-                                seqs[n] = entry.seq
-                            n += 1
-                            count += 1
-                            place_of(&self._q, entry, &at_level, &at_digit)
-                            if not is_behind(&self._q, entry) or at_level != level or at_digit != digit:
-                                wrong = "Q1: bucket of an entry"
-                            wrong = self._check_entry(entry, &live, &doomed_entries) or wrong
-                        block = block.next
-                    if count != bucket.count:
-                        wrong = "Q1: count of a bucket"
-            if n != total or blocks != self._q.blocks:
+            for k in range(self._q.run_head, self._q.run_end):
+                if n < total:
+                    seqs[n] = self._q.run[k].seq
+                n += 1
+                if k > self._q.run_head and not before(&self._q.run[k - 1], &self._q.run[k]):
+                    wrong = "Q2: order of the run"
+                if is_behind(&self._q, &self._q.run[k]):
+                    wrong = "Q2: run and bound"
+                wrong = self._check_entry(&self._q.run[k], &live, &doomed_entries) or wrong
+            for k in range(self._q.inbox_n):
+                if n < total:
+                    seqs[n] = self._q.inbox[k].seq
+                n += 1
+                if not is_behind(&self._q, &self._q.inbox[k]):
+                    wrong = "Q2: inbox and bound"
+                wrong = self._check_entry(&self._q.inbox[k], &live, &doomed_entries) or wrong
+            leaf = leaf_behind(&self._q, &behind, &way)
+            while leaf != NULL:
+                behind = end_at(&way)
+                block = <Block*>leaf.part
+                used = filled(leaf.count)
+                count = 0
+                while block != NULL:
+                    blocks += 1
+                    for k in range(used):
+                        if n < total:
+                            seqs[n] = block.entries[k].seq
+                        n += 1
+                        count += 1
+                        wrong = check_place(&self._q, &block.entries[k], &way) or wrong
+                        wrong = self._check_entry(&block.entries[k], &live, &doomed_entries) or wrong
+                    block = block.next
+                    used = BLOCK
+                if count != leaf.count:
+                    wrong = "Q1: entries in a leaf"
+                leaf = leaf_behind(&self._q, &behind, &way)
+            if n != total or blocks != self._q.blocks or count_nodes(&self._q.tree) != self._q.nodes:
                 wrong = "Q1: counts"
             block = self._q.free
             while block != NULL:
@@ -910,8 +910,8 @@ cdef class Timetable:
                 block = block.next
             if self._q.blocks - blocks != self._q.free_n:
                 wrong = "free blocks"
-            if self._q.far == NULL and self._q.far_n > 0:
-                wrong = "Q1: buckets"
+            if self._q.run == NULL and self._q.tree.part != NULL:
+                wrong = "Q1: a tree without a run"
             for page in range(self._page_count):
                 chunk = self._pages[page].chunk
                 if chunk == NULL:
@@ -965,7 +965,7 @@ cdef class Timetable:
                 wrong = "I4: held count"
             if total > 2 * self._live:
                 wrong = "I4: dead entries"
-            if self._q.n + self._held + (self._q.n == 0 and self._q.far_n > 0) > self._q.capacity:
+            if self._q.n + self._held > self._q.capacity:
                 wrong = "I5: room for the held"
             if chunks != self._chunk_count or with_items != self._item_chunks or empty != self._empty_chunks:
                 wrong = "chunk counts"
@@ -1175,45 +1175,36 @@ cdef class Timetable:
 
     cdef bint _make_way(self, int64_t extra) noexcept nogil:
         """The heap is full: leave the dead out if they are many, or move it to buckets. False: it has to grow."""
-        if self._q.far == NULL and self._dead() > self._q.n >> 2:
-            self._rebuild()
+        if self._q.run == NULL and self._dead() > self._q.n >> 2:
+            self._rebuild_near()
         if self._q.n >= NEAR:
             queue_spread(&self._q, NULL)
         return self._q.n + self._held + extra < self._q.capacity
 
     cdef inline int64_t _dead(self) noexcept nogil:
-        return self._q.n + self._q.far_n - self._live
+        return queue_count(&self._q) - self._live
 
     cdef inline bint _crowded(self) noexcept nogil:
         """More than half of the entries are dead, or much memory is unused: `_tidy` has something to do."""
-        return self._dead() > self._live or self._roomy()
+        return (self._dead() > self._live or self._roomy()) and not self._tidying
 
     cdef inline bint _roomy(self) noexcept nogil:
         return self._oversized() or self._is_few() or 3 * self._empty_chunks > self._chunk_count + 3
 
     cdef inline bint _oversized(self) noexcept nogil:
         """The heap has room for three times what it needs: at 24 bytes an entry, twice what a timer needs in all."""
-        cdef int64_t needed = self._held + (ROOM if self._q.far != NULL else self._live)
+        cdef int64_t needed = self._held + (ROOM if self._q.run != NULL else self._live)
         return self._q.capacity > FEWEST and 3 * needed < self._q.capacity
 
     cdef inline bint _is_few(self) noexcept nogil:
         """What is left needs no buckets."""
-        return self._q.far != NULL and self._live < FEW_FAR and self._live + self._held < self._q.capacity
+        return self._q.run != NULL and self._live < FEW_FAR and self._live + self._held < self._q.capacity
 
     cdef inline void _push(self, int64_t run_at, uint64_t seq, int64_t timer_id) noexcept nogil:
         cdef Entry entry = Entry(run_at, seq, timer_id)
         if self._q.n >= NEAR:
             queue_spread(&self._q, NULL)
         queue_push(&self._q, &entry)
-
-    cdef inline bint _is_long_way(self) noexcept nogil:
-        """To bring the least to the root takes a walk over a large bucket."""
-        cdef int level, digit
-        return (
-            self._q.n == 0
-            and self._q.far_n >= LONG
-            and lowest_bucket(&self._q, &level, &digit).count >= LONG
-        )
 
     cdef inline bint _is_live(self, const Entry* entry) noexcept nogil:
         cdef Chunk* chunk = self._find(entry.id)                     # I3
@@ -1232,216 +1223,108 @@ cdef class Timetable:
         if chunk != NULL and chunk.slots[k].seq == entry.seq and bit(chunk.cancelled, k) and not bit(chunk.held, k):
             self._free_slot(chunk, k)
 
-    cdef inline void _prune(self) noexcept nogil:
-        """Bring the least to the root, and drop it while it is dead; the heap is empty when nothing waits."""
+    cdef inline Entry* _first(self) noexcept nogil:
+        """The earliest timer's entry, once those before it that are dead are dropped; NULL when nothing waits."""
+        cdef Entry* first
         cdef Entry entry
         while True:
-            if self._q.far_n > 0 and (self._q.n == 0 or is_behind(&self._q, &self._q.heap[0])):
+            if not is_settled(&self._q):
                 self._settle()
-            if self._q.n == 0 or self._is_live(&self._q.heap[0]):
-                return
-            entry = self._q.heap[0]
-            queue_pop(&self._q)
+            first = front(&self._q)
+            if first == NULL or self._is_live(first):
+                return first
+            entry = first[0]
+            self._remove(first)
             self._entry_gone(&entry)
 
     cdef void _settle(self) noexcept nogil:
-        """Bring far entries near, and their slots into the cache: all at once, where each would be waited for later."""
-        queue_settle(&self._q, self._held)
-        self._fetch_ahead(self._q.heap, self._q.n)
+        """Sort the next run, and bring what its first timers need into the cache."""
+        cdef int64_t k
+        next_run(&self._q)
+        for k in range(self._q.run_head, min(self._q.run_head + AHEAD, self._q.run_end)):
+            self._fetch(&self._q.run[k])
 
-    cdef inline void _fetch_ahead(self, const Entry* entries, int64_t n) noexcept nogil:
-        cdef int64_t i
-        cdef Chunk* chunk
-        for i in range(n):
-            chunk = self._find(entries[i].id)
-            if chunk != NULL:
-                prefetch(&chunk.slots[entries[i].id & (CHUNK - 1)])
-                if chunk.items != NULL:
-                    prefetch(&chunk.items[entries[i].id & (CHUNK - 1)])
+    cdef inline void _remove(self, Entry* first) noexcept nogil:
+        """Remove what `_first` has given, and bring what a later timer needs into the cache: a miss takes longer."""
+        queue_remove(&self._q, first)
+        if self._q.run_head + AHEAD <= self._q.run_end:
+            self._fetch(&self._q.run[self._q.run_head + AHEAD - 1])
 
-    cdef void _rebuild(self) noexcept nogil:
-        """Leave the dead out: O(n), paid for by the n / 2 cancels since the last one."""
-        cdef Queue* q = &self._q
+    cdef inline void _fetch(self, const Entry* entry) noexcept nogil:
+        cdef Chunk* chunk = self._find(entry.id)
+        if chunk != NULL:
+            prefetch(&chunk.slots[entry.id & (CHUNK - 1)])
+            if chunk.items != NULL:
+                prefetch(&chunk.items[entry.id & (CHUNK - 1)])
+
+    cdef inline int64_t _keep_live(self, Entry* entries, int64_t n) noexcept nogil:
+        """Leave the dead out, in place; how many are left."""
         cdef int64_t k, kept = 0
-        cdef int level
-        cdef uint64_t used
-        for k in range(q.n):
-            if self._is_live(&q.heap[k]):
-                q.heap[kept] = q.heap[k]
+        for k in range(n):
+            if self._is_live(&entries[k]):
+                entries[kept] = entries[k]
                 kept += 1
             else:
-                self._entry_gone(&q.heap[k])
-        q.n = kept
-        heapify(q.heap, kept)
-        for level in range(LEVELS if q.far_n > 0 else 0):
-            used = q.far.used[level]
-            while used != 0:
-                self._compact(level, lowest_bit(used))
-                used &= used - 1
+                self._entry_gone(&entries[k])
+        return kept
 
-    cdef void _compact(self, int level, int digit) noexcept nogil:
-        """Leave the dead of a bucket out, in place: what is kept moves to the front, and blocks that are left go."""
-        cdef Bucket taken = detach(&self._q, level, digit)
-        cdef Bucket* bucket = &self._q.far.buckets[level][digit]
-        cdef Block* block
-        cdef Block* target = taken.first
-        cdef int64_t i, count, kept = 0
-        bucket.first = target
-        block = taken.first
+    cdef void _rebuild_near(self) noexcept nogil:
+        """Leave the dead out of heap, run and inbox."""
+        cdef Queue* q = &self._q
+        q.n = self._keep_live(q.heap, q.n)
+        heapify(q.heap, q.n)
+        q.run_end = q.run_head + self._keep_live(q.run + q.run_head, q.run_end - q.run_head)
+        q.inbox_n = self._keep_live(q.inbox, q.inbox_n)
+
+    cdef bint _rebuild_far(self, Entry* behind) noexcept nogil:
+        """Leave the dead out of the leaves behind a key, as many as make a round, and move the key. False: of all."""
+        cdef Way way
+        cdef int64_t seen = 0
+        cdef Child* leaf
+        while seen < LONG:
+            leaf = leaf_behind(&self._q, behind, &way)
+            if leaf == NULL:
+                return False
+            behind[0] = end_at(&way)
+            seen += leaf.count
+            self._compact(leaf, &way)
+        return True
+
+    cdef void _compact(self, Child* leaf, const Way* way) noexcept nogil:
+        """Leave the dead of a leaf out, in place: what is kept moves to the front, and blocks that are left go."""
+        cdef Block* block = <Block*>leaf.part
+        cdef Block* target = block
+        cdef Block* previous = NULL
+        cdef int64_t i, count = filled(leaf.count), kept = 0
         while block != NULL:
-            count = block.count
+            for i in range(BLOCK if block.next != NULL else 0):
+                self._fetch(&block.next.entries[i])
             for i in range(count):
                 if not self._is_live(&block.entries[i]):
                     self._entry_gone(&block.entries[i])
                     continue
-                if kept == BLOCK:
-                    target.count = BLOCK
-                    target = target.next        # not past `block`: it has not kept more than was read
-                    kept = 0
-                target.entries[kept] = block.entries[i]
+                if kept > 0 and kept & (BLOCK - 1) == 0:
+                    previous, target = target, target.next      # not past `block`: no more was kept than was read
+                target.entries[kept & (BLOCK - 1)] = block.entries[i]
                 kept += 1
-                bucket.count += 1
             block = block.next
-        block = target.next
-        target.count = kept
-        target.next = NULL
-        bucket.last = target
-        if bucket.count == 0:
-            give_block(&self._q, target)
-            bucket.first = bucket.last = NULL
+            count = BLOCK
+        block = <Block*>leaf.part
+        if kept == 0:
+            cut_leaf(&self._q, way)
         else:
-            self._q.far.used[level] |= 1ULL << digit
-            self._q.far_n += bucket.count
+            self._q.far_n -= leaf.count - kept
+            leaf.count = kept
+            block = target.next
+            target.next = NULL
+            if previous != NULL:                # the one that has room comes first
+                previous.next = NULL
+                target.next = <Block*>leaf.part
+                leaf.part = target
         while block != NULL:
             target = block.next
             give_block(&self._q, block)
             block = target
-
-    cdef bint _are_many_due(self, int64_t now, int64_t limit) noexcept nogil:
-        """Whether LONG timers or more may be due, by the sizes of the buckets, or would have to be looked at."""
-        cdef Queue* q = &self._q
-        cdef int64_t count
-        cdef int level, digit
-        cdef uint64_t used
-        if q.far_n == 0:
-            return self._count_due(now, min(limit, LONG)) >= LONG
-        if limit < LONG and not self._is_long_way():
-            return False
-        count = q.n
-        for level in range(LEVELS):
-            used = q.far.used[level]
-            while used != 0:
-                digit = lowest_bit(used)
-                used &= used - 1
-                if start_of(q, level, digit) > now:
-                    return False
-                count += q.far.buckets[level][digit].count
-                if count >= LONG:
-                    return True
-        return False
-
-    cdef int64_t _count_due(self, int64_t now, int64_t limit) noexcept nogil:
-        """How many in the heap are due, dead ones too, counted up to `limit`: the due ones are a tree at the root."""
-        cdef int64_t k = 0, count = 0
-        while k < self._q.n and count < limit:
-            if self._q.heap[k].run_at <= now:
-                count += 1
-                k = ARITY * k + 1 if ARITY * k + 1 < self._q.n else self._following(k)
-            else:
-                k = self._following(k)
-        return count
-
-    cdef inline int64_t _following(self, int64_t k) noexcept nogil:
-        """The node after k and its subtree, in preorder; n when there is none."""
-        while k > 0:
-            if (k - 1) % ARITY != ARITY - 1 and k + 1 < self._q.n:
-                return k + 1
-            k = (k - 1) // ARITY
-        return self._q.n
-
-    cdef bint _drain(self, int64_t now, int64_t limit, Taken* out) noexcept nogil:
-        """Take what is due, at most `limit`, in order. False: no memory for more; the rest waits."""
-        cdef Queue* q = &self._q
-        cdef Bucket* bucket
-        cdef int level, digit
-        while out.n < limit:
-            self._prune()
-            if q.n == 0 or q.heap[0].run_at > now:
-                break
-            if not self._drain_heap(now, limit - out.n, out):
-                return False
-            while q.n == 0 and q.far_n > 0:
-                bucket = lowest_bucket(q, &level, &digit)
-                if bucket.count > limit - out.n or end_of(q, level, digit).run_at > now:
-                    break
-                if not reserve_scratch(out, bucket.count):
-                    break                       # by the heap, then, which needs none
-                if not reserve(out, bucket.count):
-                    return False
-                self._drain_bucket(level, digit, out)
-        return True
-
-    cdef bint _drain_heap(self, int64_t now, int64_t limit, Taken* out) noexcept nogil:
-        """Take what is due of the heap, whose root is: one by one, or parted from the rest and sorted, if many are."""
-        cdef Queue* q = &self._q
-        cdef int64_t due = self._count_due(now, limit)
-        cdef int64_t i, k = 0, kept = 0, start = out.n
-        cdef Entry entry
-        if not reserve(out, due):
-            return False
-        if due <= FEW or due < q.n >> 3 or due >= limit or self._is_mixed() or not reserve_scratch(out, due):
-            while True:
-                entry = q.heap[0]
-                queue_pop(q)
-                if self._take_entry(&entry):
-                    out.ids[out.n] = entry.id
-                    out.n += 1
-                if q.n == 0 or q.heap[0].run_at > now or out.n - start == limit or self._is_mixed():
-                    return True
-        for i in range(q.n):
-            if q.heap[i].run_at > now or (q.far_n > 0 and is_behind(q, &q.heap[i])):
-                q.heap[kept] = q.heap[i]
-                kept += 1
-            else:
-                out.scratch[k] = q.heap[i]
-                k += self._take_entry(&out.scratch[k])
-        q.n = kept
-        heapify(q.heap, kept)
-        note_sorted(out, k)
-        return True
-
-    cdef inline bint _is_mixed(self) noexcept nogil:
-        """Some far entry may be less than some in the heap: memory was short (Q2)."""
-        return self._q.far_n > 0 and self._q.n > 0 and is_behind(&self._q, &self._q.heap[0])
-
-    cdef void _drain_bucket(self, int level, int digit, Taken* out) noexcept nogil:
-        """Take the lowest bucket, where all is due and `out` has room; the heap is empty."""
-        cdef Queue* q = &self._q
-        cdef Entry end = end_of(q, level, digit)
-        cdef Bucket taken = detach(q, level, digit)
-        cdef Block* block
-        cdef int64_t i, k = 0
-        q.base_at = end.run_at
-        q.base_seq = end.seq
-        while taken.first != NULL:
-            block = taken.first
-            if block.next != NULL and block.next.next != NULL:
-                self._fetch_ahead(block.next.next.entries, block.next.next.count)
-            for i in range(block.count):
-                out.scratch[k] = block.entries[i]
-                k += self._take_entry(&out.scratch[k])
-            taken.first = block.next
-            give_block(q, block)
-        note_sorted(out, k)
-
-    cdef inline bint _take_entry(self, Entry* entry) noexcept nogil:
-        """Part with an entry that has left the queue, and mark its id (`_part`). False: it was dead."""
-        if not self._is_live(entry):
-            self._entry_gone(entry)
-            return False
-        entry.id = self._part(entry.id)
-        self._live -= 1
-        return True
 
     # ------------------------------------------------------------ timers that are held; caller holds the lock
 
@@ -1486,22 +1369,26 @@ cdef class Timetable:
 
     cdef int64_t _next(self) noexcept nogil:
         """The earliest run_at; NEVER when nothing waits."""
-        self._prune()
-        return self._q.heap[0].run_at if self._q.n > 0 else NEVER
+        cdef Entry* first = self._first()
+        return first.run_at if first != NULL else NEVER
 
     cdef bint _take_due(self, int64_t now, Entry* out) noexcept nogil:
         """Pop the earliest timer if it is due: WAITING -> HELD. It keeps its ticket, and `out` is its entry."""
-        self._prune()
-        if self._q.n == 0 or self._q.heap[0].run_at > now or self._q.heap[0].run_at == NEVER:
+        cdef Entry* first = self._first()
+        if first == NULL or first.run_at > now or first.run_at == NEVER:
             return False
-        if self._q.far_n > 0 and self._held + ROOM // 2 >= self._q.capacity and not self._reserve_held():
+        # What was in the heap leaves its place there for when it is armed again (I5).
+        if first != self._q.heap and not self._has_place() and not self._reserve_held():
             return False
-        out[0] = self._q.heap[0]
-        queue_pop(&self._q)
+        out[0] = first[0]
+        self._remove(first)
         self._live -= 1
         self._held += 1
         set_bit(self._find(out.id).held, out.id & (CHUNK - 1))
         return True
+
+    cdef inline bint _has_place(self) noexcept nogil:
+        return self._q.n + self._held < self._q.capacity
 
     cdef bint _reserve_held(self) noexcept nogil:
         """Let the heap grow, in plain memory, as what was far becomes held (I5). False: it cannot take one more."""
@@ -1558,7 +1445,7 @@ cdef class Timetable:
         cdef int64_t k = timer_id & (CHUNK - 1)
         if bit(chunk.held, k):
             return
-        if self._q.far != NULL and not self._has_room(1) and not self._reserve_held():
+        if self._q.run != NULL and not self._has_room(1) and not self._reserve_held():
             return
         self._counter += 1
         chunk.slots[k].seq = (chunk.slots[k].seq & ~COUNTER_MASK) | self._counter
@@ -1566,7 +1453,7 @@ cdef class Timetable:
         self._live -= 1
         self._held += 1
         if not self._has_room(0):
-            self._rebuild()
+            self._rebuild_near()
 
     cdef int64_t _take_due_id(self, int64_t now) noexcept nogil:
         """As `_take_due`, where the id is enough; -1 if nothing is due."""
@@ -1615,16 +1502,10 @@ cdef class Timetable:
         Leaving dead entries out comes first where they are a quarter: they must not make the heap grow (promise 11).
         """
         cdef int64_t wanted, capacity
-        cdef bint rebuild, long_, pages
+        cdef bint pages
         with self.lock:
-            rebuild = self._q.n > FEWEST and self._dead() > (self._q.n + self._q.far_n) >> 2
-            long_ = self._q.n + self._q.far_n >= LONG
-            if rebuild and not long_:
-                self._rebuild()
-        if rebuild and long_:
-            with nogil:
-                with self.lock:
-                    self._rebuild()
+            if self._q.n > FEWEST and self._dead() > self._q.n >> 2:
+                self._rebuild_near()
         with self.lock:
             capacity = self._q.capacity
             wanted = self._held + max(self._q.n + 1, min(self._q.n + extra, NEAR)) + 1
@@ -1662,23 +1543,23 @@ cdef class Timetable:
 
     cdef int _tidy(self) except -1:
         """Do what `_crowded` asks for: leave the dead out, give memory back. Called after all that removes."""
-        cdef bint long_, crowded, oversized
+        cdef bint long_, oversized
         cdef int64_t needed
-        cdef Chunk* dropped = NULL
+        cdef Chunk* dropped
         with self.lock:
-            crowded = self._crowded()
-            long_ = self._q.n + self._q.far_n >= LONG
-            if crowded and not long_:
-                dropped = self._sweep()
-        if not crowded:
-            return 0
+            if not self._crowded():
+                return 0
+            self._tidying = True
+            long_ = queue_count(&self._q) >= LONG
         if long_:
             with nogil:
-                with self.lock:
-                    dropped = self._sweep()
+                dropped = self._sweep()
+        else:
+            dropped = self._sweep()
         free_chunks(dropped)
         with self.lock:
-            needed = self._held + (ROOM if self._q.far != NULL else self._q.n)
+            self._tidying = False
+            needed = self._held + (ROOM if self._q.run != NULL else self._q.n)
             oversized = self._oversized()
         if oversized:
             try:
@@ -1688,11 +1569,53 @@ cdef class Timetable:
         return 0
 
     cdef Chunk* _sweep(self) noexcept nogil:
-        if self._dead() > self._live or self._oversized() or self._is_few():
-            self._rebuild()
+        """Lock, and leave the dead out, round by round, where they are too many; what `_trim` parts with."""
+        cdef Entry behind
+        cdef bint more
+        cdef int64_t rounds = 0
+        with self.lock:
+            self._rebuild_near()
+            more = self._dead() > self._live or self._is_few()
+        while more:
+            behind = LEAST
+            while more:
+                with self.lock:
+                    more = self._rebuild_far(&behind)
+                rounds += 1
+                give_way(rounds)
+            with self.lock:
+                self._rebuild_near()
+                more = self._dead() > self._live        # others have cancelled meanwhile
+        with self.lock:
             if self._is_few():
                 queue_retire(&self._q, self._held)
-        return self._trim() if self._roomy() else NULL
+            return self._trim() if self._roomy() else NULL
+
+
+cdef str check_place(Queue* q, const Entry* entry, const Way* way):
+    cdef int k
+    if not is_behind(q, entry):
+        return "Q2: tree and bound"
+    for k in range(way.depth):
+        if digit_of(way.nodes[k], entry) != <uint64_t>way.digits[k]:
+            return "Q1: place of an entry"
+        if k > 0 and way.nodes[k].level >= way.nodes[k - 1].level:
+            return "Q1: levels"
+    return None
+
+
+cdef int64_t count_nodes(const Child* child) except -1:
+    """How many nodes there are from here on."""
+    cdef int64_t count = 1
+    cdef const Node* node
+    cdef int digit
+    if child.count != NODE:
+        return 0
+    node = <const Node*>child.part
+    for digit in range(FAN):
+        assert bit(&node.used, digit) == (node.children[digit].part != NULL), "Q1: bits of the children"
+        count += count_nodes(&node.children[digit])
+    return count
 
 
 cdef void free_chunks(Chunk* chunk) noexcept:
