@@ -47,8 +47,8 @@ from ._floats_c cimport key, time
 from heapq import heappop, heappush
 
 import numpy as np
-from simpy.core import EmptySchedule, Infinity, StopSimulation
-from simpy.events import NORMAL
+from simpy import core, events
+from simpy.core import EmptySchedule, StopSimulation
 
 cdef extern from *:
     """
@@ -70,6 +70,8 @@ cdef int64_t EXACT = 1 << 53        # ints up to here are doubles too
 cdef int64_t PRIORITIES = 1 << 11   # from minus this to below it
 cdef int64_t EIDS = 1 << 52
 cdef object Float64 = np.float64
+cdef object Infinity = core.Infinity
+cdef object NORMAL = events.NORMAL
 
 
 cdef inline bint fits(object number, int64_t least, int64_t end, int64_t* value) except -1:
