@@ -3,16 +3,16 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int64_t, uint8_t, uint16
 
 cimport cython
 
+from cpython.list cimport PyList_GET_ITEM
 from libc.math cimport llrint as nearest
 
-from cpython.contextvars cimport PyContext_Enter, PyContext_Exit
-
 from ._clock cimport monotonic_ns
-from ._ready cimport ReadyLine
+from ._ready cimport GROUP, ReadyLine, prefetch_item
 from ._timetable cimport Timetable
 
 cdef int64_t NEVER
 cdef int64_t AWAKE
+cdef int64_t ODD
 cdef int64_t SECOND_NS
 cdef int64_t PROMOTED
 cdef uint64_t NO_BOUND
@@ -81,17 +81,39 @@ cdef extern from *:
     int bit_length "NEXTDUE_BIT_LENGTH"(uint64_t word) noexcept nogil
 
 
-cdef inline object call_in(object context, object task, tuple args, dict kwargs):
-    """Call a task in a context; entering it here costs a tenth of `context.run`."""
-    PyContext_Enter(context)
-    try:
-        if kwargs is not None:
-            return task(*(args or ()), **kwargs)
-        if args is not None:
-            return task(*args)
-        return task()
-    finally:
-        PyContext_Exit(context)
+cdef extern from *:
+    """
+    /* What `context.run` does, without a bound method; args and kwargs may be None. */
+    static PyObject *nextdue_call_in(PyObject *context, PyObject *task, PyObject *args, PyObject *kwargs) {
+        PyObject *value;
+        if (PyContext_Enter(context) < 0)
+            return NULL;
+        if (args != Py_None)
+            value = PyObject_Call(task, args, kwargs == Py_None ? NULL : kwargs);
+        else if (kwargs != Py_None)
+            value = PyObject_VectorcallDict(task, NULL, 0, kwargs);
+        else
+            value = PyObject_CallNoArgs(task);
+        if (PyContext_Exit(context) < 0)
+            Py_CLEAR(value);
+        return value;
+    }
+    """
+    object call_in "nextdue_call_in"(object context, object task, object args, object kwargs)
+
+
+cdef extern from *:
+    """
+    static int64_t nextdue_plain_int(PyObject *value) {
+        int overflow;
+        long long number;
+        if (!PyLong_CheckExact(value))
+            return INT64_MIN;
+        number = PyLong_AsLongLongAndOverflow(value, &overflow);
+        return overflow ? INT64_MIN : number;
+    }
+    """
+    int64_t plain_int "nextdue_plain_int"(object value) noexcept
 
 
 cdef int64_t later(int64_t instant, int64_t ns) noexcept
@@ -101,8 +123,12 @@ cdef int64_t later(int64_t instant, int64_t ns) noexcept
 cdef int64_t carried(int64_t instant, int64_t origin, int64_t target) noexcept
 
 
-@cython.locals(ns=int64_t)
+@cython.locals(real=double, whole=int64_t)
 cdef int64_t duration(object value, str name) except? -1
+
+
+@cython.locals(instant=int64_t)
+cdef int64_t reading(object now, str name) except? -1
 cdef int check_task(object task) except -1
 cdef int check_rule(object when) except -1
 cdef int signal(object park) except -1
@@ -203,6 +229,16 @@ cdef class Job:
     cdef uint16_t _going
     cdef uint8_t _state
     cdef uint8_t _entered
+
+
+cdef inline void fetch_ahead(ReadyLine line, list ended, int64_t oldest) noexcept:
+    cdef int64_t k
+    if oldest & (GROUP - 1) != 0 or oldest + 3 * GROUP > len(ended):
+        return
+    for k in range(oldest + GROUP, oldest + 2 * GROUP):
+        line._fetch((<Job>PyList_GET_ITEM(ended, k))._id)
+    for k in range(oldest + 2 * GROUP, oldest + 3 * GROUP):
+        prefetch_item(<void*>PyList_GET_ITEM(ended, k))
 
 
 @cython.final
@@ -319,6 +355,8 @@ cdef class Agenda:
     cdef int64_t _wall_now_or_estimate(self, int64_t now) except? -1
     cdef int64_t _date(self, object at, object delay, int64_t now) except? -1
     cdef int64_t _limit_at(self, object until) except? -1
+
+    @cython.locals(count=int64_t)
     cdef int64_t _waiting(self) noexcept
 
     @cython.locals(next_at=int64_t)
@@ -366,6 +404,8 @@ cdef class Agenda:
     @cython.locals(place=int)
     cdef int _arm_wall(self, Job job, Extras extras) except -1
     cdef int64_t _start(self, int64_t now, object delay, object at, str name) except? -1
+
+    @cython.locals(rank=int64_t)
     cdef int _rank(self, object priority) except? -1
 
     @cython.locals(extras=Extras, given=dict)

@@ -455,6 +455,10 @@ class ReadyLine:
                 return best[2]
         return -1
 
+    def _item(self, timer_id: int) -> Any:
+        """The item of what was just popped."""
+        return self._timetable._item(timer_id)
+
     def _waiting(self) -> int:
         return self._count - self._dead
 

@@ -7,12 +7,17 @@ the two heads is next. Priorities are found by two levels of 64-bit bitmaps: no 
 
 Entries lie in malloc'ed memory, not in numpy arrays, because a ring grows under the lock, where Python may not
 allocate. An entry is live while its slot still has its ticket; dead ones are passed over, and swept when they are half.
+
+Slots and items of very many jobs lie all over memory: each is a miss of the cache, and of the TLB besides, 200 ns. What
+the next pops will look at is fetched ahead, for eight entries at a time: a prefetch that misses the TLB holds up what
+comes after it, and eight of them overlap. A million jobs in random order through `run_due`, ns a job, with the same for
+what the history forgets: 1,155-1,265 without; 614-767 for one entry each time; 601-637 for eight; 623-643 for sixteen.
 """
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawRealloc
 from libc.stdint cimport int64_t, uint64_t
 
 from ._heap cimport Entry, before, heapify, sift_down, sift_up
-from ._timetable cimport Timetable
+from ._timetable cimport CHUNK, CHUNK_BITS, Chunk, Timetable
 
 cdef extern from *:
     """
@@ -25,6 +30,7 @@ cdef enum:
     ROOMY = 4096            # an empty ring larger than this gives its memory back
 
 cdef uint64_t COUNTER_MASK = (1ULL << 52) - 1
+cdef int64_t SLOT_MASK = 0xFFFFFFFF
 
 
 cdef class ReadyLine:
@@ -121,7 +127,38 @@ cdef class ReadyLine:
             level.spill_capacity = 0
 
     cdef inline bint _is_live(self, const Entry* entry) noexcept nogil:
-        return self._timetable._ticket(entry.id) == entry.seq
+        cdef Chunk* chunk = self._chunk(entry.id)
+        return chunk != NULL and chunk.slots[entry.id & (CHUNK - 1)].seq == entry.seq   # no seq is given out twice
+
+    cdef inline Chunk* _chunk(self, int64_t timer_id) noexcept nogil:
+        """The chunk of an id's slot; NULL if it was given back."""
+        cdef int64_t page = (timer_id & SLOT_MASK) >> CHUNK_BITS
+        return self._timetable._pages[page].chunk if page < self._timetable._page_count else NULL
+
+    cdef inline Entry* _ahead(self, Level* level, int64_t k) noexcept nogil:
+        """The k-th entry of a ring behind its head, which has more than k."""
+        return &level.ring[(level.head + k) & (level.capacity - 1)]
+
+    cdef void _fetch(self, int64_t timer_id) noexcept nogil:
+        """Bring a slot, and the place of its item, into the cache."""
+        cdef Chunk* chunk = self._chunk(timer_id)
+        if chunk != NULL and chunk.items != NULL:
+            prefetch(&chunk.slots[timer_id & (CHUNK - 1)])
+            prefetch(&chunk.items[timer_id & (CHUNK - 1)])
+
+    cdef inline void _fetch_ahead(self, Level* level) noexcept nogil:
+        """Now and then, bring what the next pops of a ring will look at into the cache: items, and the slots beyond."""
+        cdef int64_t k, timer_id
+        cdef Chunk* chunk
+        if level.head & (GROUP - 1) != 0 or level.count < 3 * GROUP:
+            return
+        for k in range(GROUP, 2 * GROUP):
+            timer_id = self._ahead(level, k).id
+            chunk = self._chunk(timer_id)
+            if chunk != NULL and chunk.items != NULL:
+                prefetch_item(chunk.items[timer_id & (CHUNK - 1)])
+        for k in range(2 * GROUP, 3 * GROUP):
+            self._fetch(self._ahead(level, k).id)
 
     cdef int64_t _promote(self, int64_t now, int64_t limit) noexcept nogil:
         """Take up to `limit` due timers over from the timetable; how many. If memory is short, the rest stays."""
@@ -152,7 +189,12 @@ cdef class ReadyLine:
                 return -1
             self._remove(level, best)
             if timer_id >= 0:
+                self._fetch_ahead(level)
                 return timer_id
+
+    cdef object _item(self, int64_t timer_id):
+        """The item of what was just popped; it has one."""
+        return <object>self._chunk(timer_id).items[timer_id & (CHUNK - 1)]
 
     cdef int64_t _waiting(self) noexcept nogil:
         return self._count - self._dead

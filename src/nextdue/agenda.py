@@ -26,6 +26,16 @@ id needs no dict, and an id that is stale is refused by the timetable.
 Two clocks. Delays and periods know only the agenda's own, which is monotonic. A run that is due at a date waits in a
 timetable of its own, in nanoseconds of the wall clock, and is translated when the wall clock has reached it, never
 before: so nothing has to be moved when that clock is set. A slot of the calendar is computed anew when it is set back.
+
+What a plain job costs, CPython 3.13: instructions by callgrind; CPU time where memory decides, in turn, machine busy.
+
+    numbers checked in C: `plain_int`                schedule 2,429 -> 1,581 instructions; of these 450 take 16
+                                                     parameters in, and options that are not given cost no more
+    and what an injected clock says                  4,098 -> 1,772
+    no clock after a run that nobody asks the end of, events noted for listeners only, a task called as
+    `context.run` does it                            run_due 4,904 -> 2,376; 474 of these make ready, 379 call the task
+    fetched ahead: jobs to be run, by `_ready.pyx`, and to be forgotten, by `fetch_ahead`: what ended 10,000 jobs ago
+    has left the cache                               run_due, 1 M in random order: 1,155-1,265 -> 601-637 ns
 """
 
 from __future__ import annotations
@@ -79,6 +89,13 @@ if not cython.compiled:
         """The flags of a function's code."""
         return int(function.__code__.co_flags)
 
+    def plain_int(value: Any) -> int:
+        """An int within int64; of whatever else ODD, and it is to be looked at."""
+        return value if type(value) is int and AWAKE <= value <= NEVER else ODD
+
+    def fetch_ahead(line: Any, ended: list[Any], k: int) -> None:
+        """Bring the jobs that will be forgotten soon into the cache; what has ended long ago has left it."""
+
     def call_in(context: Any, task: Any, args: Any, kwargs: Any) -> Any:
         """Call a task in a context."""
         return context.run(task, *(args or ()), **(kwargs or {}))
@@ -94,6 +111,7 @@ logger = logging.getLogger("nextdue")
 
 NEVER = 2**63 - 1  # an instant that does not come
 AWAKE = -NEVER  # `_armed_at` of a watcher that does not sleep, or has been signalled: no job is earlier
+ODD = AWAKE - 1  # what `plain_int` says of what is no int, or not within int64
 SECOND_NS = 1_000_000_000
 PROMOTED = 4096  # jobs that become ready in one round of the lock: a millisecond at most
 NO_BOUND = 2**63
@@ -102,7 +120,7 @@ SCHEDULED, RUNNING, SUCCEEDED, FAILED, CANCELLED = range(5)
 ONE_OFF, FIXED_RATE, FIXED_DELAY, RULE = range(4)
 NOWHERE, ENTERED, PARKED, ON_WALL, HELD_BACK = range(5)  # where a job's live entry is
 SKIP, BURST, SHIFT = range(3)  # what becomes of missed slots
-ADDED, CLOSED, DUPLICATE, NO_ROOM, FULL, OTHER_LIMIT, UNKNOWN = range(7)  # what came of an attempt to add a job
+ADDED, CLOSED, DUPLICATE, NO_ROOM, FULL, OTHER_LIMIT, UNKNOWN = range(7)  # what came of adding a job
 
 MAX_BURST = 1000  # missed slots that `on_missed="burst"` makes up for at most
 MAX_ASKED = 1000  # slots that a rule is asked for one by one, and that are counted, before the rest is passed over
@@ -151,13 +169,27 @@ def carried(instant: int, origin: int, target: int) -> int:
 
 def duration(value: Any, name: str) -> int:
     """A delay in nanoseconds; zero or less means now."""
-    if type(value) is int and -SECOND_NS < value < SECOND_NS:
-        ns = value * SECOND_NS
-    elif type(value) is float and -1e9 < value < 1e9:
-        ns = nearest(value * 1e9)
+    if type(value) is float:
+        real = value
+        if -1e9 < real < 1e9:
+            return max(nearest(real * 1e9), 0)
     else:
-        ns = duration_ns(value, name)
-    return max(ns, 0)
+        whole = plain_int(value)
+        if -SECOND_NS < whole < SECOND_NS:
+            return max(whole * SECOND_NS, 0)
+    return max(duration_ns(value, name), 0)
+
+
+def reading(now: Any, name: str) -> int:
+    """What a clock has returned, checked."""
+    instant = plain_int(now)
+    if instant == ODD:
+        if isinstance(now, bool) or not hasattr(now, "__index__"):
+            raise TypeError(f"{name} must return int nanoseconds, got {now!r}")
+        instant = plain_int(operator.index(now))
+    if not AWAKE < instant < NEVER:
+        raise OverflowError(f"{name} must return int nanoseconds within int64, got {now!r}")
+    return instant
 
 
 def check_task(task: Any) -> int:
@@ -868,11 +900,12 @@ class Round:
         if self.future is not None:
             revoke(self.future)
             self.future = None
-        if self.event & agenda._listening:
-            agenda._tell(self.event, self.told, self.told_run, self.told_error, 0)
-        self.event = 0
-        self.told = None
-        self.told_error = None
+        if self.told is not None:
+            if self.event & agenda._listening:
+                agenda._tell(self.event, self.told, self.told_run, self.told_error, 0)
+            self.told = None
+        if self.told_error is not None:
+            self.told_error = None
         if self.dependents is not None:
             ended = self.ended
             dependents = self.dependents
@@ -1302,13 +1335,7 @@ class Agenda:
     def _now(self) -> int:
         if self._monotonic:
             return monotonic_ns()
-        now = self._clock()
-        if isinstance(now, bool) or not hasattr(now, "__index__"):
-            raise TypeError(f"clock must return int nanoseconds, got {now!r}")
-        instant = operator.index(now)
-        if not AWAKE < instant < NEVER:
-            raise OverflowError(f"clock must return int nanoseconds within int64, got {now!r}")
-        self._last_now = instant
+        self._last_now = reading(self._clock(), "clock")
         return self._last_now
 
     def _now_or_last(self) -> int:
@@ -1320,13 +1347,7 @@ class Agenda:
             return self._last_now
 
     def _wall_now(self) -> int:
-        now = self._wall_clock()
-        if isinstance(now, bool) or not hasattr(now, "__index__"):
-            raise TypeError(f"wall_clock must return int nanoseconds, got {now!r}")
-        instant = operator.index(now)
-        if not AWAKE < instant < NEVER:
-            raise OverflowError(f"wall_clock must return int nanoseconds within int64, got {now!r}")
-        return instant
+        return reading(self._wall_clock(), "wall_clock")
 
     def _wall_now_or_estimate(self, now: int) -> int:
         """The wall clock where nobody could take its error: then it is taken to have gone on with the other."""
@@ -1355,11 +1376,12 @@ class Agenda:
         return wall_at
 
     def _rank(self, priority: Any) -> int:
-        if type(priority) is int and -2048 <= priority <= 2047:
-            return priority
+        rank = plain_int(priority)
+        if -2048 <= rank <= 2047:
+            return rank
         if isinstance(priority, bool) or not hasattr(priority, "__index__"):
             raise TypeError(f"priority must be an int, got {priority!r}")
-        rank = operator.index(priority)
+        rank = plain_int(operator.index(priority))
         if not -2048 <= rank <= 2047:
             raise ValueError(f"priority must be from -2048 to 2047, got {priority!r}")
         return rank
@@ -1532,8 +1554,9 @@ class Agenda:
                 done = self._enter(job, extras, run_at, priority, now, upstream, spares)
                 if done == ADDED:
                     worker = self._worker_to_wake()
-                    # Not run_at: what went straight to the ready line is not the watcher's business.
-                    watcher = self._watcher_to_wake(self._soonest())
+                    if self._armed_at != AWAKE:
+                        # Not run_at: what went straight to the ready line is not the watcher's business.
+                        watcher = self._watcher_to_wake(self._soonest())
             if done != NO_ROOM:
                 break
             self._tt._make_room(1)
@@ -1589,7 +1612,7 @@ class Agenda:
         """
         if self._closed or self._orphaned:
             return CLOSED
-        if self._waiting() + self._line._waiting() + self._parked >= self._max_waiting:
+        if self._max_waiting != NEVER and self._waiting() + self._line._waiting() + self._parked >= self._max_waiting:
             return FULL
         if not self._tt._has_room(1):
             return NO_ROOM
@@ -2487,8 +2510,9 @@ class Agenda:
                 if bound == NO_BOUND:
                     bound = self._tt._counter + 1
                 job = self._take(now, bound)
-                crowded = self._tt._crowded()
-                if job is not None:
+                if job is None:
+                    crowded = self._tt._crowded()
+                else:
                     task = job._task
                     args = job._args
                     extras = job._extras
@@ -2496,9 +2520,9 @@ class Agenda:
                     round.job = job
                     round.run = run
                     round.nominal = job._run_at if extras is None else extras.nominal
-            if crowded:
-                self._tidy()
             if job is None:
+                if crowded:
+                    self._tidy()
                 return count
             count += 1
             error = None
@@ -2551,7 +2575,7 @@ class Agenda:
             timer_id = self._line._pop(bound)
             if timer_id < 0:
                 return None
-            job: Job = self._tt._item(timer_id)
+            job: Job = self._line._item(timer_id)
             extras = job._extras
             if job._run_at > now:  # `now` may be from before the job was added: the lock was waited for since
                 now = max(now, monotonic_ns() if self._monotonic else self._last_now)
@@ -2730,7 +2754,9 @@ class Agenda:
 
     def _succeed(self, job: Job, run: int, value: Any, round: Round) -> BaseException | None:
         """Book a run that returned. The times decide: at its limit it has failed, whoever looks first."""
-        end = self._now_or_last()
+        end = 0
+        if job._extras is not None or self._aging is not None:
+            end = self._now_or_last()  # of other jobs nobody asks when they ended
         overdue = False
         if job._extras is not None and job._extras.kind == RULE:
             overdue = job._extras.timeout > 0 and job._extras.deadline <= end
@@ -2871,9 +2897,10 @@ class Agenda:
             round.stoppers = extras.stoppers
             extras.stoppers = None
         if current:
-            round.told = job
-            round.told_run = run
-            round.told_error = error
+            if self._listening:
+                round.told = job
+                round.told_run = run
+                round.told_error = error
             if failed and extras is not None:
                 round.error = extras.last_error
                 extras.last_error = error
@@ -2959,8 +2986,9 @@ class Agenda:
         job._entered = NOWHERE
         self._tt._disarm(job._id)
         self._vacate(job, place)
-        round.told = job
-        round.told_run = job._attempts
+        if self._listening:
+            round.told = job
+            round.told_run = job._attempts
         if state == SUCCEEDED:
             self._succeeded += 1
             round.event = DONE
@@ -3020,6 +3048,7 @@ class Agenda:
             self._ended.append(job)
             return None
         else:
+            fetch_ahead(self._line, self._ended, self._oldest)
             victim = self._ended[self._oldest]
             self._ended[self._oldest] = job
             self._oldest += 1
@@ -3083,7 +3112,8 @@ class Agenda:
         Caller holds the lock.
         """
         round.worker = self._worker_to_wake()
-        round.watcher = self._watcher_to_wake(self._soonest())
+        if self._armed_at != AWAKE:
+            round.watcher = self._watcher_to_wake(self._soonest())
         return self._conclude(round)
 
     def _conclude(self, round: Round) -> int:
