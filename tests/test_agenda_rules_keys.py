@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
@@ -267,3 +268,16 @@ def test_cancelled_job_of_a_key_is_not_run_by_the_finish_that_frees_the_key(agen
     agenda.finished("a")
     assert agenda.status("b") == Status.CANCELLED
     assert take(agenda) == []
+
+
+def test_key_that_nobody_has_to_wait_for_makes_no_line_for_those_who_wait(agenda):
+    def lines():
+        gc.collect()  # those of other tests
+        return sum(type(thing).__name__ == "ReadyLine" for thing in gc.get_objects())
+
+    before = lines()
+    for key in range(100):
+        agenda.schedule(print, key=key)
+    assert lines() == before
+    agenda.schedule(print, key=7)
+    assert lines() == before + 1

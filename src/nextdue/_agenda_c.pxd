@@ -42,6 +42,7 @@ cdef int ADDED
 cdef int CLOSED
 cdef int DUPLICATE
 cdef int NO_ROOM
+cdef int NO_LINE
 cdef int FULL
 cdef int OTHER_LIMIT
 cdef int UNKNOWN
