@@ -56,9 +56,10 @@ def test_readme_example_prints_what_it_says(k: int, capsys: pytest.CaptureFixtur
 
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+DROP_INS = sorted((ROOT / "docs" / "compat").glob("*.md"))
 EXAMPLES = [
     (page.name, k, block)
-    for page in PAGES
+    for page in PAGES + DROP_INS
     for k, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
 ]
 
@@ -88,7 +89,12 @@ def test_pages_and_index_name_each_other() -> None:
     assert sorted({"index.md", *named}) == [page.name for page in PAGES]
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
+def test_pages_of_drop_ins_and_their_overview_name_each_other() -> None:
+    named = re.findall(r"\]\(compat/([\w-]+\.md)\)", (ROOT / "docs" / "compat.md").read_text(encoding="utf-8"))
+    assert sorted(named) == [page.name for page in DROP_INS]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *DROP_INS, ROOT / "README.md"], ids=lambda page: page.name)
 def test_links_between_the_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
