@@ -29,17 +29,24 @@ from libc.stdint cimport int64_t, uint64_t
 
 from .._heap cimport Entry
 from .._queue cimport (
+    BLOCK,
     FAN,
-    LEVELS,
     NEAR,
+    NODE,
     Block,
+    Child,
+    Node,
     Queue,
+    filled,
+    front,
+    is_settled,
+    next_run,
+    queue_count,
     queue_init,
-    queue_pop,
     queue_push,
     queue_release,
+    queue_remove,
     queue_retire,
-    queue_settle,
     queue_spread,
 )
 from ._floats_c cimport key, time
@@ -64,7 +71,7 @@ cdef enum:              # kinds of time
 
 cdef enum:
     FEWEST = 64         # entries that the heap has room for at least
-    FEW = 2 * NEAR // 3     # entries below which buckets are given up
+    FEW = 2 * NEAR // 3     # entries below which the tree is given up
 
 cdef int64_t EXACT = 1 << 53        # ints up to here are doubles too
 cdef int64_t PRIORITIES = 1 << 11   # from minus this to below it
@@ -137,23 +144,41 @@ ctypedef int (*Visit)(const Entry*, void*) noexcept
 
 cdef int walk(const Queue* q, Visit visit, void* arg) noexcept:
     """Call `visit` for each entry, in no order, until it returns something else than 0; what it returned last."""
-    cdef int level, digit, answer
+    cdef int answer = walk_some(q.heap, q.n, visit, arg)
+    if answer == 0:
+        answer = walk_some(q.run + q.run_head, q.run_end - q.run_head, visit, arg)
+    if answer == 0:
+        answer = walk_some(q.inbox, q.inbox_n, visit, arg)
+    return answer if answer != 0 else walk_tree(&q.tree, visit, arg)
+
+
+cdef int walk_some(const Entry* entries, int64_t n, Visit visit, void* arg) noexcept:
     cdef int64_t i
-    cdef const Block* block
-    for i in range(q.n):
-        answer = visit(&q.heap[i], arg)
+    cdef int answer
+    for i in range(n):
+        answer = visit(&entries[i], arg)
         if answer != 0:
             return answer
-    for level in range(LEVELS if q.far_n > 0 else 0):
-        for digit in range(FAN):
-            block = q.far.buckets[level][digit].first
-            while block != NULL:
-                for i in range(block.count):
-                    answer = visit(&block.entries[i], arg)
-                    if answer != 0:
-                        return answer
-                block = block.next
     return 0
+
+
+cdef int walk_tree(const Child* child, Visit visit, void* arg) noexcept:
+    cdef const Block* block
+    cdef int digit, answer = 0
+    cdef int64_t count
+    if child.count == NODE:
+        for digit in range(FAN):
+            answer = walk_tree(&(<const Node*>child.part).children[digit], visit, arg)
+            if answer != 0:
+                break
+        return answer
+    block = <const Block*>child.part
+    count = filled(child.count)
+    while block != NULL and answer == 0:
+        answer = walk_some(block.entries, count, visit, arg)
+        block = block.next
+        count = BLOCK
+    return answer
 
 
 cdef int collect(const Entry* entry, void* end) noexcept:
@@ -198,12 +223,12 @@ cdef class EventQueue:
         return 0
 
     cdef inline int _make_room(self) except -1:
-        """For one entry in the heap, and one beside it (Q3)."""
+        """For one entry in the heap (Q3)."""
         cdef int64_t capacity
         cdef Entry* heap
         if self._q.n >= NEAR:
             queue_spread(&self._q, NULL)
-        if self._q.n + 1 >= self._q.capacity:
+        if self._q.n == self._q.capacity:
             capacity = max(FEWEST, 2 * self._q.capacity)
             heap = <Entry*>PyMem_RawRealloc(self._q.heap, capacity * sizeof(Entry))
             if heap == NULL:
@@ -212,29 +237,38 @@ cdef class EventQueue:
             self._q.capacity = capacity
         return 0
 
+    cdef inline Entry* _first(self) noexcept:
+        """The next entry; NULL: there is none."""
+        if not is_settled(&self._q):
+            next_run(&self._q)
+        return front(&self._q)
+
     cdef inline bint _pop(self, Entry* entry):
         """Take the next entry out; its reference is the caller's. False: there is none."""
-        cdef bint found
+        cdef Entry* first
         with cython.critical_section(self):
-            found = queue_settle(&self._q, 0)
-            if found:
-                entry[0] = self._q.heap[0]
-                queue_pop(&self._q)
-                if self._q.far != NULL and self._q.n + self._q.far_n < FEW:
-                    queue_retire(&self._q, 1)
-                if self._q.n > 0:
-                    prefetch(event_of(&self._q.heap[0]))
-        return found
+            first = self._first()
+            if first != NULL:
+                entry[0] = first[0]
+                queue_remove(&self._q, first)
+                if self._q.run != NULL and queue_count(&self._q) < FEW:
+                    queue_retire(&self._q, 0)
+                first = front(&self._q)
+                if first != NULL:
+                    prefetch(event_of(first))
+                return True
+        return False
 
     cdef inline bint _peek(self, Entry* entry):
         """Copy the next entry, with a reference that is the caller's. False: there is none."""
-        cdef bint found
+        cdef Entry* first
         with cython.critical_section(self):
-            found = queue_settle(&self._q, 0)
-            if found:
-                entry[0] = self._q.heap[0]
+            first = self._first()
+            if first != NULL:
+                entry[0] = first[0]
                 Py_INCREF(<object>event_of(entry))
-        return found
+                return True
+        return False
 
     cdef void _drop(self) noexcept:
         cdef Entry entry
@@ -242,7 +276,7 @@ cdef class EventQueue:
             adopt(&entry)
 
     def __len__(self):
-        return self._q.n + self._q.far_n if self._tuples is None else len(self._tuples)
+        return queue_count(&self._q) if self._tuples is None else len(self._tuples)
 
     def __getitem__(self, index):
         """Complexity: O(1) for 0; anything else makes and sorts all the tuples."""
@@ -263,7 +297,7 @@ cdef class EventQueue:
         if self._tuples is not None:
             return iter(self._tuples)
         with cython.critical_section(self):
-            n = self._q.n + self._q.far_n
+            n = queue_count(&self._q)
             entries = end = <Entry*>PyMem_RawMalloc(max(n, 1) * sizeof(Entry))
             if entries == NULL:
                 raise MemoryError
