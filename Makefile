@@ -7,6 +7,7 @@
 #   make soak          ten minutes of load with five million timers, every job accounted for
 #   make peers         the tests of the projects that src/nextdue/compat stands in for; ARGS=sched for one of them
 #   make drop-ins      how fast those drop-ins are beside the originals; ARGS=--quick for a look
+#   make cron LINES=f  the cron rules of a file beside croniter, over all zones: half an hour for 400 rules, alone
 #   make debug         the tests on a build with every check on
 #   make sanitize      the tests on a build with AddressSanitizer and UBSan
 #   make freethreaded  the tests on a free-threaded CPython, which is built first when there is none
@@ -30,7 +31,7 @@ run := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-na
        ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc
 endif
 
-.PHONY: demo test lint types bench soak peers drop-ins debug sanitize freethreaded clean
+.PHONY: demo test lint types bench soak peers drop-ins cron debug sanitize freethreaded clean
 
 demo:
 	@$(install)
@@ -74,6 +75,11 @@ drop-ins:
 	@$(install) bench
 	@$(python) -P tools/check_install.py
 	$(python) -m benchmarks.drop_ins $(ARGS)
+
+cron:
+	@$(install)
+	@$(python) -P tools/check_install.py
+	$(python) -P tools/compare_cron.py "$(LINES)" $(ARGS)
 
 debug:
 	NEXTDUE_DEBUG=1 $(MAKE) test VENV=$(VENV)-debug
