@@ -57,6 +57,7 @@ def extensions() -> list[Extension]:
             extension("_agenda_c", "agenda.py"),
             extension("compat._floats_c", "compat/_floats_c.pyx"),
             extension("compat._simpy_c", "compat/_simpy_c.pyx"),
+            extension("compat._timers", "compat/_timers.pyx"),
         ],
         build_dir="build/cython",
         compiler_directives={
