@@ -101,6 +101,18 @@ def test_item_may_be_none(table):
     assert table.pop_due(3) == [None, None, "x"]
 
 
+def test_items_are_those_of_the_timers_that_wait(table):
+    assert table.items() == []
+    ids = [table.add(k % 7, f"item {k}") for k in range(3000)]
+    table.add(0)
+    table.cancel(ids[5])
+    table.reschedule(ids[6], 100)
+    gone = table.pop()[2]
+    assert sorted(table.items()) == sorted({f"item {k}" for k in range(3000)} - {"item 5", gone})
+    table.clear()
+    assert table.items() == []
+
+
 def test_repr_tells_how_many_wait_and_until_when(table):
     table.add(7)
     assert repr(table) == f"<{type(table).__name__}: 1 waiting, next at 7>"

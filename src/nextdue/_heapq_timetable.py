@@ -223,6 +223,13 @@ class HeapqTimetable:
 
     # ------------------------------------------------------------ looking
 
+    def items(self) -> list[Any]:
+        """Return the items of the waiting timers, in no order; a timer without an item has none here.
+
+        Complexity: O(n).
+        """
+        return self._snapshot()
+
     def __len__(self) -> int:
         return self._live
 

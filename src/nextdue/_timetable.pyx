@@ -811,6 +811,13 @@ cdef class Timetable:
 
     # ------------------------------------------------------------ looking
 
+    def items(self):
+        """Return the items of the waiting timers, in no order; a timer without an item has none here.
+
+        Complexity: O(n).
+        """
+        return self._snapshot()
+
     def __len__(self):
         with self.lock:
             return self._live
