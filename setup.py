@@ -45,19 +45,21 @@ def extensions() -> list[Extension]:
             extra_link_args=link,
         )
 
-    # Cython looks for what a .py cimports nowhere: compile agenda.py anew when a .pxd is newer.
-    rules = Path("build/cython/src/nextdue/agenda.c")
-    if rules.exists() and any(p.stat().st_mtime > rules.stat().st_mtime for p in Path("src/nextdue").glob("*.pxd")):
-        rules.unlink()
+    # Cython looks for what a .py cimports nowhere: compile such a one anew when a .pxd is newer.
+    for plain in ("agenda", "compat/_kombu"):
+        made = Path(f"build/cython/src/nextdue/{plain}.c")
+        if made.exists() and any(p.stat().st_mtime > made.stat().st_mtime for p in Path("src/nextdue").rglob("*.pxd")):
+            made.unlink()
     return cythonize(
         [
             extension("_timetable", "_timetable.pyx"),
             extension("_ready", "_ready.pyx"),
-            # One source of the rules: agenda.py is a plain module and, typed by _agenda_c.pxd, this extension.
+            # One source: agenda.py is a plain module and, typed by _agenda_c.pxd, this extension; _kombu.py likewise.
             extension("_agenda_c", "agenda.py"),
             extension("compat._floats_c", "compat/_floats_c.pyx"),
             extension("compat._simpy_c", "compat/_simpy_c.pyx"),
             extension("compat._timers", "compat/_timers.pyx"),
+            extension("compat._kombu_c", "compat/_kombu.py"),
         ],
         build_dir="build/cython",
         compiler_directives={
