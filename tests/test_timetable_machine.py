@@ -198,6 +198,32 @@ class FromABulk(SideBySide):
         limit = len(times) // 3 if cut else None
         self.take_due(now, limit, with_ids)
 
+    @precondition(lambda self: len(self.model.waiting) > 1000)
+    @rule(every=st.sampled_from([5, 10, 100, 1000]), at_once=st.booleans())
+    def leave_a_few(self, every, at_once):
+        """Scattered over all chunks: their records move to the annex of the compiled stack."""
+        names = [name for name in self.model.waiting if name % every]
+        if at_once:
+            self.each(lambda t, ids, _: t.cancel_many([ids[name] for name in names]))
+        else:
+            assert self.each(lambda t, ids, _: all(t.cancel(ids[name]) for name in names))
+        for name in names:
+            del self.model.waiting[name]
+
+    @rule(count=st.integers(1000, 5000), spread=st.sampled_from([1, 2**40]), at_once=st.booleans())
+    def refill(self, count, spread, at_once):
+        """So that chunks are made again, and those in the annex come home."""
+        times = np.random.default_rng(count).integers(0, spread, count).tolist()
+        first = len(self.ids[0])
+        items = [n if n % 2 else None for n in range(first, first + count)]
+        if at_once:
+            names = self.added([t.add_many(times, items).tolist() for t in self.tables])
+        else:
+            pairs = list(zip(times, items, strict=True))
+            names = self.added([[t.add(run_at, item) for run_at, item in pairs] for t in self.tables])
+        for name, run_at in zip(names, times, strict=True):
+            self.model.put(name, run_at)
+
 
 class FarAndNear(FromABulk):
     """Thousands come and go in clusters, so that what is far is split, loaded, merged, drained, compacted, given up."""

@@ -2,7 +2,8 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from ._heap cimport Entry
-from ._timetable cimport Chunk, Timetable
+from ._slots cimport Chunk
+from ._timetable cimport Timetable
 
 cdef extern from *:
     """
@@ -52,7 +53,7 @@ cdef class ReadyLine:
     cdef Entry* _best(self, Level* level) noexcept nogil
     cdef void _remove(self, Level* level, const Entry* best) noexcept nogil
     cdef void _settle(self, Level* level, int64_t index) noexcept nogil
-    cdef Chunk* _chunk(self, int64_t timer_id) noexcept nogil
+    cdef Chunk* _chunk(self, int64_t timer_id, int64_t* k) noexcept nogil
     cdef Entry* _ahead(self, Level* level, int64_t k) noexcept nogil
     cdef void _fetch(self, int64_t timer_id) noexcept nogil
     cdef bint _is_live(self, const Entry* entry) noexcept nogil

@@ -17,7 +17,8 @@ from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawRealloc
 from libc.stdint cimport int64_t, uint64_t
 
 from ._heap cimport Entry, before, heapify, sift_down, sift_up
-from ._timetable cimport CHUNK, CHUNK_BITS, Chunk, Timetable
+from ._slots cimport CHUNK, CHUNK_BITS, Chunk
+from ._timetable cimport Timetable
 
 cdef extern from *:
     """
@@ -127,13 +128,17 @@ cdef class ReadyLine:
             level.spill_capacity = 0
 
     cdef inline bint _is_live(self, const Entry* entry) noexcept nogil:
-        cdef Chunk* chunk = self._chunk(entry.id)
-        return chunk != NULL and chunk.slots[entry.id & (CHUNK - 1)].seq == entry.seq   # no seq is given out twice
+        cdef int64_t k
+        cdef Chunk* chunk = self._chunk(entry.id, &k)
+        return chunk != NULL and chunk.slots[k].seq == entry.seq        # no seq is given out twice
 
-    cdef inline Chunk* _chunk(self, int64_t timer_id) noexcept nogil:
-        """The chunk of an id's slot; NULL if it was given back."""
+    cdef inline Chunk* _chunk(self, int64_t timer_id, int64_t* k) noexcept nogil:
+        """As `Timetable._find`: inline, as long as the slot's record is at home."""
         cdef int64_t page = (timer_id & SLOT_MASK) >> CHUNK_BITS
-        return self._timetable._pages[page].chunk if page < self._timetable._page_count else NULL
+        if page < self._timetable._page_count and self._timetable._pages[page].chunk != NULL:
+            k[0] = timer_id & (CHUNK - 1)
+            return self._timetable._pages[page].chunk
+        return self._timetable._find(timer_id, k)
 
     cdef inline Entry* _ahead(self, Level* level, int64_t k) noexcept nogil:
         """The k-th entry of a ring behind its head, which has more than k."""
@@ -141,22 +146,23 @@ cdef class ReadyLine:
 
     cdef void _fetch(self, int64_t timer_id) noexcept nogil:
         """Bring a slot, and the place of its item, into the cache."""
-        cdef Chunk* chunk = self._chunk(timer_id)
+        cdef int64_t k
+        cdef Chunk* chunk = self._chunk(timer_id, &k)
         if chunk != NULL and chunk.items != NULL:
-            prefetch(&chunk.slots[timer_id & (CHUNK - 1)])
-            prefetch(&chunk.items[timer_id & (CHUNK - 1)])
+            prefetch(&chunk.slots[k])
+            prefetch(&chunk.items[k])
 
     cdef inline void _fetch_ahead(self, Level* level) noexcept nogil:
         """Now and then, bring what the next pops of a ring will look at into the cache: items, and the slots beyond."""
-        cdef int64_t k, timer_id
+        cdef int64_t k, slot, timer_id
         cdef Chunk* chunk
         if level.head & (GROUP - 1) != 0 or level.count < 3 * GROUP:
             return
         for k in range(GROUP, 2 * GROUP):
             timer_id = self._ahead(level, k).id
-            chunk = self._chunk(timer_id)
+            chunk = self._chunk(timer_id, &slot)
             if chunk != NULL and chunk.items != NULL:
-                prefetch_item(chunk.items[timer_id & (CHUNK - 1)])
+                prefetch_item(chunk.items[slot])
         for k in range(2 * GROUP, 3 * GROUP):
             self._fetch(self._ahead(level, k).id)
 
@@ -194,7 +200,9 @@ cdef class ReadyLine:
 
     cdef object _item(self, int64_t timer_id):
         """The item of what was just popped; it has one."""
-        return <object>self._chunk(timer_id).items[timer_id & (CHUNK - 1)]
+        cdef int64_t k
+        cdef Chunk* chunk = self._chunk(timer_id, &k)
+        return <object>chunk.items[k]
 
     cdef int64_t _waiting(self) noexcept nogil:
         return self._count - self._dead

@@ -5,43 +5,23 @@ allocation of Python objects and without a dropped reference, so no finalizer, n
 happens under the lock. A reference that a method takes out is the caller's to drop, after it has given the lock back.
 """
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cimport cython
 
 from ._heap cimport Entry
 from ._queue cimport Child, Queue, Way
-
-cdef enum:
-    CHUNK_BITS = 10
-    CHUNK = 1 << CHUNK_BITS     # slots that are allocated, and given back, together
-    WORDS = CHUNK >> 6
+from ._slots cimport Annex, Chunk
 
 cdef enum:
     NO_MEMORY = -1              # what `_add` returns instead of an id
     TOO_MANY = -2
 
 
-cdef packed struct Slot:        # 12 bytes: mostly in one cache line
-    uint64_t seq                # the ticket of the slot's one live entry; of a free slot: the next free one
-    uint32_t gen                # the generation of the id that has the slot, or will have it next
-
-
-cdef struct Chunk:
-    Slot[CHUNK] slots
-    uint64_t[WORDS] held        # bitmaps; together they tell the slot's state, see I2
-    uint64_t[WORDS] cancelled
-    PyObject** items            # owned references; NULL until the chunk is given its first item
-    int64_t index               # its page
-    int32_t free_head           # first free slot, or CHUNK
-    int32_t used                # slots that are not free (a retired one never is again)
-    Chunk* prev                 # chunks with a free slot are linked
-    Chunk* next
-
-
 cdef struct Page:
     Chunk* chunk                # NULL: given back, or never used
-    uint32_t gen_floor          # where generations begin when the chunk is made again
+    uint32_t gen_floor          # where generations begin when the chunk is made again; past LAST_GEN: never again
+    uint32_t away               # slots whose record lodges in the annex, while there is no chunk
 
 
 cdef struct Taken:              # what a bulk pop has taken so far
@@ -68,27 +48,35 @@ cdef class Timetable:
     cdef Chunk* _open           # head of the list of chunks with a free slot
     cdef int64_t _chunk_count
     cdef int64_t _item_chunks
-    cdef int64_t _empty_chunks
-    cdef int64_t _gap           # no page below it lacks a chunk
+    cdef int64_t _thin_chunks
+    cdef int64_t _thin_limit    # more of them are worth a `_trim`; -1: the annex is
+    cdef int64_t _gap           # no page below it may be given a chunk
+    cdef uint32_t _first_gen    # where generations begin on a page past the last one
+    cdef Annex _annex           # records of slots whose page has no chunk; a page past the last may have some too
     cdef bint _tidying          # some thread is at it, round by round; no other needs to
     cdef object _collected      # unused: a Python attribute makes this a type that the collector visits
     cdef object __weakref__
 
     # Slots.
-    cdef Chunk* _find(self, int64_t timer_id) noexcept nogil
-    cdef bint _has(self, int64_t timer_id, bint held) noexcept nogil
+    cdef Chunk* _find(self, int64_t timer_id, int64_t* k) noexcept nogil
+    cdef int64_t _lodging(self, int64_t timer_id) noexcept nogil
+    cdef Chunk* _home(self, int64_t timer_id) noexcept nogil
+    cdef Chunk* _chunk_at(self, int64_t index) noexcept nogil
     cdef bint _is_waiting(self, int64_t timer_id) noexcept nogil
-    cdef bint _has_item(self, int64_t timer_id) noexcept nogil
     cdef uint64_t _ticket(self, int64_t timer_id) noexcept nogil
     cdef object _item(self, int64_t timer_id)
     cdef void _link(self, Chunk* chunk) noexcept nogil
     cdef void _unlink(self, Chunk* chunk) noexcept nogil
-    cdef Chunk* _new_chunk(self) noexcept nogil
-    cdef int64_t _take_slot(self, bint with_item) noexcept nogil
-    cdef void _arm_slot(self, int64_t timer_id, uint64_t seq) noexcept nogil
+    cdef Chunk* _new_chunk(self, bint attached) noexcept nogil
+    cdef bint _new_page(self, bint attached) noexcept nogil
+    cdef void _bring_home(self, Chunk* chunk) noexcept nogil
+    cdef int64_t _take_slot(self, bint with_item, bint attached) noexcept nogil
     cdef void _free_slot(self, Chunk* chunk, int64_t k) noexcept nogil
-    cdef PyObject* _take_item(self, int64_t timer_id) noexcept nogil
-    cdef Chunk* _trim(self) noexcept nogil
+    cdef void _lodger_gone(self, Chunk* host, int64_t k) noexcept nogil
+    cdef void _set_thin_limit(self) noexcept nogil
+    cdef void _trim(self) noexcept nogil
+    cdef void _move_out(self, Chunk* chunk) noexcept nogil
+    cdef void _drop_pages(self, int64_t bound) noexcept nogil
     cdef bint _has_pages(self, int64_t extra) noexcept nogil
     cdef bint _grow_pages(self, int64_t extra) noexcept nogil
 
@@ -115,10 +103,12 @@ cdef class Timetable:
     cdef bint _has_place(self) noexcept nogil
     cdef bint _reserve_held(self) noexcept nogil
     cdef str _check_entry(self, const Entry* entry, int64_t* live, int64_t* doomed)
+    cdef str _check_host(self, const Chunk* host, int64_t used)
+    cdef str _check_annex(self)
 
     # In bulk.
     cdef int64_t _add_round(
-        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done
+        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done, bint attached
     ) noexcept nogil
     cdef int64_t _put_block(self, const int64_t* at, const int64_t* ids, int64_t k) noexcept nogil
     cdef int64_t _part(self, int64_t timer_id) noexcept nogil
@@ -138,7 +128,7 @@ cdef class Timetable:
 
     # These lock, or allocate: not under the lock.
     cdef int64_t _add_block(
-        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done
+        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done, bint attached
     ) noexcept nogil
     cdef bint _drain(self, int64_t now, Taken* out) noexcept nogil
     cdef int64_t _cancel_block(self, int64_t* ids, int64_t k, int64_t* with_items) noexcept nogil
@@ -149,4 +139,4 @@ cdef class Timetable:
     cdef int _resize(self, int64_t capacity) except -1
     cdef void _exchange(self, PyObject** owner, Entry* heap, int64_t capacity) noexcept nogil
     cdef int _tidy(self) except -1
-    cdef Chunk* _sweep(self) noexcept nogil
+    cdef void _sweep(self) noexcept nogil

@@ -5,9 +5,9 @@ The timetable orders integers. It reads no clock, starts no thread and calls no 
 
 What waits are triples (run_at, seq, id), 24 bytes each: up to a thousand in an implicit 4-ary heap, in the buffer of a
 numpy array; beyond that the far ones in a tree, see `_queue.pxd`. No Python object is in either: what
-belongs to a timer lies by *slot*, in chunks of 1,024 slots, 12 bytes a slot and 8 more once a chunk holds an item. An
-id is `generation << 32 | slot`, so a stale one is refused by one comparison, without a dict (62 bytes a timer and a
-cache miss less).
+belongs to a timer lies by *slot*, in chunks of 1,024 slots, 12 bytes a slot and 8 more once a chunk holds an item; what
+few and scattered timers are left of many lies in the annex, see `_slots.pxd`. An id is `generation << 32 | slot`, so a
+stale one is refused by one comparison, without a dict (62 bytes a timer and a cache miss less).
 
 Invariants, asserted by `check()`; those of the queue are Q1-Q3 in `_queue.pxd`:
 
@@ -23,16 +23,20 @@ Invariants, asserted by `check()`; those of the queue are Q1-Q3 in `_queue.pxd`:
     I4  _live counts the WAITING slots, _held the HELD ones with a ticket; at rest at most half of the entries are dead.
     I5  The heap has room for _held more: a held timer can always be armed again, whether or not there is memory.
     I6  A generation is never used twice for a slot: not after wrapping (the slot is retired), and not after its chunk
-        was given back (the page remembers where to go on).
-    I7  What the collector walks through (pages, chunks, their items) is moved and freed only by a thread that has the
-        GIL (on a free-threaded build: that is attached), and filled before it is published. Not for `check()` to see.
+        was given back (the page remembers where to go on; for all pages past the last one, _first_gen does).
+    I7  What the collector walks through (pages, chunks, their items, the annex) is moved and freed only by a thread
+        that has the GIL (on a free-threaded build: that is attached), and filled before it is published. Not for
+        `check()` to see.
+    I8  The record of a slot that is not FREE lies in one place: in the chunk of its page, or, while that has none, in
+        the annex, where `annex_find` finds it. A page counts its slots that are away; the annex is at most 7/8 filled.
 
 Cost, n entries: add O(1) moves of an entry from leaf to leaf, amortised, and O(log) of the thousand in the heap for
 what is near; pop the same and the sorting of the run, O(1) an entry for times that are spread; both a walk down the
 tree, O(log32 n). Cancel one bit, and O(1) amortised for the rebuild that runs when more than half of the entries are
-dead; reschedule as add; k at once k times as much, in a loop without the GIL.
+dead; reschedule as add; k at once k times as much, in a loop without the GIL. A chunk moves to the annex after at least
+three quarters of it were freed, and is made again when all others are full: O(1) for each of those.
 
-The lock is held for some 100 us at most, but for `clear`, and where many dead entries in a row come to the front: one
+The lock is held for some 100 us at most, but for `clear` and `_trim`, and where many dead entries come in a row: one
 step is short, and what is long is done in rounds of `LONG` steps with the lock given back between them. So others may
 see a part of it: what is added at once, in the order of the block; what is taken at once is taken as by as many pops.
 A mutex that is free for a moment goes to who is awake, not to who waits for it: see `give_way`.
@@ -80,7 +84,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
 from libc.math cimport INFINITY
-from libc.stdint cimport INT64_MIN
+from libc.stdint cimport INT64_MIN, int32_t
 from libc.string cimport memcpy, memset
 
 from ._heap cimport ARITY, NEVER, Entry, before, heapify, sift_up
@@ -114,6 +118,29 @@ from ._queue cimport (
     queue_retire,
     queue_spread,
 )
+from ._slots cimport (
+    CHUNK,
+    CHUNK_BITS,
+    NOBODY,
+    THIN,
+    Chunk,
+    Slot,
+    annex_bytes,
+    annex_find,
+    annex_is_light,
+    annex_release,
+    annex_reserve,
+    annex_take_in,
+    bit,
+    chunk_bytes,
+    clear_bit,
+    free_chunk,
+    host_count,
+    is_free,
+    make_chunk,
+    move_slot,
+    set_bit,
+)
 
 cnp.import_array()
 
@@ -145,10 +172,13 @@ cdef enum:
     FEW = 64                    # due timers that are taken without a second look
     AHEAD = 12                  # timers of the run whose slots are fetched before their turn
     BATCH = 256                 # references that are moved out in one round of the lock
+    FEWEST_PAGES = 1024         # pages that are not worth a thought: those of a million slots, 16 kB
+    PAGES_OF_A_CHUNK = 64       # and that a chunk in use may have: 1 kB beside 12
     NO_ROOM = -3                # beside NO_MEMORY and TOO_MANY: grow the heap, then try again
 
 cdef int64_t SLOT_MASK = 0xFFFFFFFF
 cdef int64_t MAX_SLOTS = 1 << 31
+cdef int64_t MAX_PAGES = 1 << 31 - CHUNK_BITS
 LAST_GEN = 0x7FFFFFFF                                  # ids stay positive
 cdef uint64_t COUNTER_MASK = (1ULL << 52) - 1
 # A slot's seq doubles as its free link or NO_TICKET. Counters begin above both, so no entry can ever match them (I3).
@@ -263,20 +293,38 @@ cdef bint reserve(Taken* taken) noexcept nogil:
 # ---------------------------------------------------------------- bits of a slot
 
 
-cdef inline bint bit(const uint64_t* words, int64_t k) noexcept nogil:
-    return (words[k >> 6] >> (k & 63)) & 1
-
-
-cdef inline void set_bit(uint64_t* words, int64_t k) noexcept nogil:
-    words[k >> 6] |= 1ULL << (k & 63)
-
-
-cdef inline void clear_bit(uint64_t* words, int64_t k) noexcept nogil:
-    words[k >> 6] &= ~(1ULL << (k & 63))
-
-
 cdef inline bint has_ticket(uint64_t seq) noexcept nogil:
     return (seq & COUNTER_MASK) >= FIRST_COUNTER
+
+
+cdef inline bint has_id(const Chunk* chunk, int64_t k, int64_t timer_id) noexcept nogil:
+    return chunk != NULL and <int64_t>chunk.slots[k].gen == timer_id >> 32
+
+
+cdef inline bint is_waiting(const Chunk* chunk, int64_t k, int64_t timer_id) noexcept nogil:
+    """Whether the slot that `_find` has found is that of the id, and WAITING."""
+    return has_id(chunk, k, timer_id) and not bit(chunk.held, k) and not bit(chunk.cancelled, k)
+
+
+cdef inline bint has_item(const Chunk* chunk, int64_t k) noexcept nogil:
+    return chunk.items != NULL and chunk.items[k] != NULL
+
+
+cdef inline void arm_slot(Chunk* chunk, int64_t k, uint64_t seq) noexcept nogil:
+    """FREE (just taken) or HELD -> WAITING."""
+    chunk.slots[k].seq = seq
+    clear_bit(chunk.held, k)
+    clear_bit(chunk.cancelled, k)
+
+
+cdef inline PyObject* take_item(Chunk* chunk, int64_t k) noexcept nogil:
+    """Move the item out; the caller owns the reference. NULL: there was none."""
+    cdef PyObject* item
+    if chunk.items == NULL:
+        return NULL
+    item = chunk.items[k]
+    chunk.items[k] = NULL
+    return item
 
 
 cdef class Timetable:
@@ -303,6 +351,8 @@ cdef class Timetable:
 
     def __cinit__(self, *args, **kwargs):
         self._counter = FIRST_COUNTER
+        self._first_gen = 1             # so that no id is a bare slot number
+        self._thin_limit = 1
         queue_init(&self._q)
 
     def __init__(self, *, capacity=0):
@@ -312,16 +362,17 @@ cdef class Timetable:
         self._make_room(max(wanted, 1))
 
     def __dealloc__(self):
-        cdef int64_t page, k
+        cdef int64_t n, k
         cdef Chunk* chunk
-        for page in range(self._page_count):
-            chunk = self._pages[page].chunk
+        for n in range(-host_count(&self._annex), self._page_count):
+            chunk = self._chunk_at(n)
             if chunk == NULL:
                 continue
-            for k in range(CHUNK if chunk.items != NULL else 0):
+            for k in range(chunk.size if chunk.items != NULL else 0):
                 Py_XDECREF(chunk.items[k])
-            chunk.next = NULL
-            free_chunks(chunk)
+            if n >= 0:
+                free_chunk(chunk)
+        annex_release(&self._annex)
         PyMem_RawFree(self._pages)
         queue_release(&self._q)
         PyMem_RawFree(self._raw)
@@ -361,14 +412,15 @@ cdef class Timetable:
         cdef int64_t wanted = id_or_none(timer_id)
         cdef PyObject* item = NULL
         cdef Chunk* chunk
+        cdef int64_t k
         cdef bint crowded
         with self.lock:
-            if not self._is_waiting(wanted):
+            chunk = self._find(wanted, &k)
+            if not is_waiting(chunk, k, wanted):
                 return False
-            chunk = self._find(wanted)
-            set_bit(chunk.cancelled, wanted & (CHUNK - 1))
+            set_bit(chunk.cancelled, k)
             self._live -= 1
-            item = self._take_item(wanted)
+            item = take_item(chunk, k)
             crowded = self._crowded()
         if crowded:
             self._tidy()
@@ -413,6 +465,8 @@ cdef class Timetable:
         cdef Entry entry
         cdef Entry* first
         cdef PyObject* item = NULL
+        cdef Chunk* chunk
+        cdef int64_t k
         cdef bint found, crowded = False
         with self.lock:
             first = self._first()
@@ -421,8 +475,9 @@ cdef class Timetable:
                 entry = first[0]
                 self._remove(first)
                 self._live -= 1
-                item = self._take_item(entry.id)
-                self._free_slot(self._find(entry.id), entry.id & (CHUNK - 1))
+                chunk = self._find(entry.id, &k)
+                item = take_item(chunk, k)
+                self._free_slot(chunk, k)
                 crowded = self._crowded()
         if not found:
             raise IndexError("pop from an empty timetable")
@@ -467,11 +522,12 @@ cdef class Timetable:
                     Py_INCREF(items[i])
         try:
             while True:
+                code = NO_MEMORY
                 if k >= LONG:
                     with nogil:
-                        code = self._add_block(source, target, k, refs, &done)
-                else:
-                    code = self._add_block(source, target, k, refs, &done)
+                        code = self._add_block(source, target, k, refs, &done, False)
+                if code in (NO_MEMORY, TOO_MANY):       # or only for want of the GIL
+                    code = self._add_block(source, target, k, refs, &done, True)
                 if code != NO_ROOM:
                     break
                 self._make_room(k - done)
@@ -489,15 +545,15 @@ cdef class Timetable:
         return ids
 
     cdef int64_t _add_block(
-        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done
+        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done, bint attached
     ) noexcept nogil:
-        """Add what is not `done`, round by round. 0, or NO_ROOM, NO_MEMORY, TOO_MANY."""
+        """Add what is not `done`, round by round. 0, or NO_ROOM, NO_MEMORY, TOO_MANY. `attached`: with the GIL."""
         cdef int64_t count, code
         while done[0] < k:
             count = min(k - done[0], LONG)
             with self.lock:
                 code = self._add_round(
-                    source + done[0], target + done[0], count, refs + done[0] if refs != NULL else NULL, done
+                    source + done[0], target + done[0], count, refs + done[0] if refs != NULL else NULL, done, attached
                 )
             if code < 0:
                 return code
@@ -505,24 +561,24 @@ cdef class Timetable:
         return 0
 
     cdef int64_t _add_round(
-        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done
+        self, int64_t* source, int64_t* target, int64_t k, PyObject** refs, int64_t* done, bint attached
     ) noexcept nogil:
         """Add k timers. Unless it is 0, the result is as above, and those that were added are the first ones."""
         cdef int64_t i, taken, put
         if not self._has_room(max(1, min(k, NEAR - self._q.n))) or not self._has_pages(k):
             return NO_ROOM
         for taken in range(k):
-            target[taken] = self._take_slot(refs != NULL and refs[taken] != NULL)
+            target[taken] = self._take_slot(refs != NULL and refs[taken] != NULL, attached)
             if target[taken] < 0:
                 for i in range(taken):
-                    self._free_slot(self._find(target[i]), target[i] & (CHUNK - 1))
+                    self._free_slot(self._home(target[i]), target[i] & (CHUNK - 1))
                 return target[taken]
         put = self._put_block(source, target, k)
         for i in range(put if refs != NULL else 0):
             if refs[i] != NULL:
-                self._find(target[i]).items[target[i] & (CHUNK - 1)] = refs[i]
+                self._home(target[i]).items[target[i] & (CHUNK - 1)] = refs[i]
         for i in range(put, k):
-            self._free_slot(self._find(target[i]), target[i] & (CHUNK - 1))
+            self._free_slot(self._home(target[i]), target[i] & (CHUNK - 1))
         self._live += put
         done[0] += put
         return 0 if put == k else NO_MEMORY
@@ -535,7 +591,7 @@ cdef class Timetable:
         if q.run == NULL and q.n + k < NEAR and q.n + self._held + k <= q.capacity:
             for i in range(k):
                 entry = Entry(at[i], self._new_seq(0), ids[i])
-                self._arm_slot(ids[i], entry.seq)
+                arm_slot(self._home(ids[i]), ids[i] & (CHUNK - 1), entry.seq)
                 q.heap[q.n + i] = entry
             q.n += k
             if k >= q.n >> 3:
@@ -557,7 +613,7 @@ cdef class Timetable:
                 if q.n + self._held + 1 >= q.capacity:
                     return i
                 queue_push(q, &entry)
-            self._arm_slot(ids[i], entry.seq)
+            arm_slot(self._home(ids[i]), ids[i] & (CHUNK - 1), entry.seq)
         return k
 
     def cancel_many(self, timer_ids):
@@ -584,20 +640,22 @@ cdef class Timetable:
 
     cdef int64_t _cancel_block(self, int64_t* ids, int64_t k, int64_t* with_items) noexcept nogil:
         """Cancel, round by round; ids whose item is still to be released are left at the front, as `_part` marks."""
-        cdef int64_t i, timer_id, start = 0, count = 0
+        cdef int64_t i, j, timer_id, start = 0, count = 0
+        cdef Chunk* chunk
         while start < k:
             with self.lock:
                 for i in range(start, min(start + LONG, k)):
                     timer_id = ids[i]
-                    if not self._is_waiting(timer_id):
+                    chunk = self._find(timer_id, &j)
+                    if not is_waiting(chunk, j, timer_id):
                         continue
                     count += 1
                     self._live -= 1
-                    if self._has_item(timer_id):
+                    if has_item(chunk, j):
                         ids[with_items[0]] = self._part(timer_id)
                         with_items[0] += 1
                     else:
-                        set_bit(self._find(timer_id).cancelled, timer_id & (CHUNK - 1))
+                        set_bit(chunk.cancelled, j)
             start += LONG
             give_way(start // LONG)
         return count
@@ -608,9 +666,9 @@ cdef class Timetable:
         Its id, if the slot is free now; ~id, if the slot is HELD because an item is in it, which only a thread with
         the GIL may take out (`_release_block`).
         """
-        cdef Chunk* chunk = self._find(timer_id)
-        cdef int64_t k = timer_id & (CHUNK - 1)
-        if not self._has_item(timer_id):
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(timer_id, &k)
+        if not has_item(chunk, k):
             self._free_slot(chunk, k)
             return timer_id
         set_bit(chunk.held, k)
@@ -619,7 +677,8 @@ cdef class Timetable:
 
     cdef int _release_block(self, int64_t* ids, int64_t k, int64_t stride, list out) except -1:
         """Free the slots of marked ids and unmark them; items go to `out`, or are dropped, without the lock."""
-        cdef int64_t i, timer_id, start = 0, stop
+        cdef int64_t i, j, timer_id, start = 0, stop
+        cdef Chunk* chunk
         cdef PyObject* items[BATCH]
         while start < k:
             stop = min(start + BATCH, k)
@@ -629,8 +688,9 @@ cdef class Timetable:
                     items[i - start] = NULL
                     if timer_id < 0:
                         ids[i * stride] = ~timer_id
-                        items[i - start] = self._take_item(~timer_id)
-                        self._free_slot(self._find(~timer_id), ~timer_id & (CHUNK - 1))
+                        chunk = self._find(~timer_id, &j)
+                        items[i - start] = take_item(chunk, j)
+                        self._free_slot(chunk, j)
             for i in range(start, stop):
                 if out is not None:
                     out.append(adopt(items[i - start]))
@@ -844,8 +904,9 @@ cdef class Timetable:
                 + (self._q.blocks + self._q.free_n) * <int64_t>sizeof(Block)
                 + self._q.nodes * <int64_t>sizeof(Node)
                 + (<int64_t>(2 * LEAF * sizeof(Entry)) if self._q.run != NULL else 0)
-                + self._chunk_count * <int64_t>sizeof(Chunk)
+                + self._chunk_count * chunk_bytes(CHUNK)
                 + self._item_chunks * <int64_t>(CHUNK * sizeof(PyObject*))
+                + annex_bytes(&self._annex)
                 + self._page_capacity * <int64_t>sizeof(Page)
             )
         return total
@@ -853,7 +914,7 @@ cdef class Timetable:
     def check(self):
         """Assert every invariant; for tests, with nobody else at work. Complexity: O(n log n)."""
         cdef int64_t k, n, page, live = 0, doomed_entries = 0, waiting = 0, doomed = 0, held = 0, chunks = 0
-        cdef int64_t with_items = 0, empty = 0, open_ = 0, used, free
+        cdef int64_t with_items = 0, thin = 0, open_ = 0, used, free
         cdef int64_t count, blocks = 0
         cdef Way way
         cdef Entry behind = LEAST
@@ -919,26 +980,23 @@ cdef class Timetable:
                 wrong = "free blocks"
             if self._q.run == NULL and self._q.tree.part != NULL:
                 wrong = "Q1: a tree without a run"
-            for page in range(self._page_count):
-                chunk = self._pages[page].chunk
+            for page in range(-host_count(&self._annex), self._page_count):
+                chunk = self._chunk_at(page)
                 if chunk == NULL:
-                    if page < self._gap:
-                        wrong = "a page below the gap has no chunk"
+                    if page < self._gap and self._pages[page].gen_floor <= LAST_GEN:
+                        wrong = "a page below the gap may be given a chunk"
                     continue
-                if chunk.index != page:
+                if chunk.index != page or (page >= 0 and self._pages[page].away > 0):
                     wrong = "chunk and page"
-                chunks += 1
-                with_items += chunk.items != NULL
-                open_ += chunk.free_head != CHUNK
                 used = 0
-                for k in range(CHUNK):
+                for k in range(chunk.size):
                     if bit(chunk.cancelled, k) and chunk.items != NULL and chunk.items[k] != NULL:
                         wrong = "I2: a cancelled or free slot has no item"
-                    if bit(chunk.held, k) and bit(chunk.cancelled, k):
-                        used += chunk.slots[k].gen > LAST_GEN             # retired
+                    if is_free(chunk, k):
+                        used += page >= 0 and chunk.slots[k].gen > LAST_GEN         # retired
                         continue
                     used += 1
-                    if chunk.slots[k].gen > LAST_GEN or chunk.slots[k].gen < self._pages[page].gen_floor:
+                    if chunk.slots[k].gen > LAST_GEN:
                         wrong = "I6: generations"
                     if bit(chunk.held, k):
                         held += has_ticket(chunk.slots[k].seq)
@@ -946,16 +1004,23 @@ cdef class Timetable:
                         doomed += 1
                     else:
                         waiting += 1
-                empty += used == 0
+                if page < 0:
+                    wrong = self._check_host(chunk, used) or wrong
+                    continue
+                chunks += 1
+                with_items += chunk.items != NULL
+                open_ += chunk.free_head != CHUNK
+                thin += used < THIN
                 free = 0
                 k = chunk.free_head
                 while k < CHUNK and free <= CHUNK:
                     free += 1
-                    if not (bit(chunk.held, k) and bit(chunk.cancelled, k)):
+                    if not is_free(chunk, k):
                         wrong = "I2: a slot in use is on the free list"
                     k = chunk.slots[k].seq
                 if used != chunk.used or used + free != CHUNK:
                     wrong = "I2: used and free slots"
+            wrong = self._check_annex() or wrong
             chunk = self._open
             while chunk != NULL and open_ >= 0:
                 open_ -= 1
@@ -974,67 +1039,113 @@ cdef class Timetable:
                 wrong = "I4: dead entries"
             if self._q.n + self._held > self._q.capacity:
                 wrong = "I5: room for the held"
-            if chunks != self._chunk_count or with_items != self._item_chunks or empty != self._empty_chunks:
+            if chunks != self._chunk_count or with_items != self._item_chunks or thin != self._thin_chunks:
                 wrong = "chunk counts"
         if wrong is None and np.unique(array).size < n:
             wrong = "I1: seq differ"
         assert wrong is None, wrong
 
     cdef str _check_entry(self, const Entry* entry, int64_t* live, int64_t* doomed):
-        cdef Chunk* chunk = self._find(entry.id)
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(entry.id, &k)
         if self._is_live(entry):
             live[0] += 1
-            if chunk.slots[entry.id & (CHUNK - 1)].gen != entry.id >> 32:
+            if chunk.slots[k].gen != entry.id >> 32:
                 return "I3: generation of a live entry"
-        elif chunk != NULL and chunk.slots[entry.id & (CHUNK - 1)].seq == entry.seq:
-            doomed[0] += bit(chunk.cancelled, entry.id & (CHUNK - 1))
+        elif chunk != NULL and chunk.slots[k].seq == entry.seq:
+            doomed[0] += bit(chunk.cancelled, k)
+        return None
+
+    cdef str _check_host(self, const Chunk* host, int64_t used):
+        """I8 for each lodger of a host."""
+        cdef int64_t k, position, slot, page
+        if host.used != used or host.free_head != CHUNK or host.prev != NULL or host.next != NULL:
+            return "I8: a host of the annex"
+        if self._annex.with_items != (host.items != NULL):
+            return "I8: items of a host"
+        for k in range(host.size):
+            position = ~host.index << CHUNK_BITS | k
+            slot = self._annex.homes[position]
+            if is_free(host, k):
+                continue
+            page = slot >> CHUNK_BITS
+            if slot == NOBODY or annex_find(&self._annex, slot) != position:
+                return "I8: a lodger is found"
+            if page < self._page_count and self._pages[page].chunk != NULL:
+                return "I8: a lodger's page has no chunk"
+            if host.slots[k].gen >= (self._pages[page].gen_floor if page < self._page_count else self._first_gen):
+                return "I6: the generation of a lodger"
+        return None
+
+    cdef str _check_annex(self):
+        """The counts of I8."""
+        cdef int64_t p, page, lodgers = 0, used = 0
+        cdef cnp.ndarray array = np.zeros(self._page_count, dtype=np.int64)
+        cdef int64_t* away = <int64_t*>cnp.PyArray_DATA(array)
+        for p in range(self._annex.capacity):
+            used += self._annex.homes[p] != NOBODY
+            if not is_free(self._annex.hosts[p >> CHUNK_BITS], p & (CHUNK - 1)):
+                lodgers += 1
+                page = self._annex.homes[p] >> CHUNK_BITS
+                if page < self._page_count:
+                    away[page] += 1
+        for page in range(self._page_count):
+            if away[page] != self._pages[page].away:
+                return "I8: lodgers of a page"
+        if lodgers != self._annex.lodgers or used != self._annex.filled or 8 * used > 7 * self._annex.capacity:
+            return "I8: counts of the annex"
         return None
 
     # ------------------------------------------------------------ slots; caller holds the lock
 
-    cdef inline Chunk* _find(self, int64_t timer_id) noexcept nogil:
-        """The chunk of an id's slot; NULL if there is none. The generation is not looked at."""
-        cdef int64_t page = (timer_id & SLOT_MASK) >> CHUNK_BITS
-        return self._pages[page].chunk if page < self._page_count else NULL
+    cdef inline Chunk* _find(self, int64_t timer_id, int64_t* k) noexcept nogil:
+        """The chunk that has the record of an id's slot, and where in it; NULL: there is none.
 
-    cdef inline bint _has(self, int64_t timer_id, bint held) noexcept nogil:
-        cdef Chunk* chunk = self._find(timer_id)
-        cdef int64_t k = timer_id & (CHUNK - 1)
-        return (
-            chunk != NULL
-            and <int64_t>chunk.slots[k].gen == timer_id >> 32
-            and bit(chunk.held, k) == held
-            and not bit(chunk.cancelled, k)
-        )
+        Whether the slot is FREE, and of which generation, is not looked at.
+        """
+        cdef int64_t page = (timer_id & SLOT_MASK) >> CHUNK_BITS
+        cdef int64_t position
+        k[0] = timer_id & (CHUNK - 1)
+        if page < self._page_count and self._pages[page].chunk != NULL:
+            return self._pages[page].chunk
+        position = self._lodging(timer_id)
+        if position < 0:
+            return NULL
+        k[0] = position & (CHUNK - 1)
+        return self._annex.hosts[position >> CHUNK_BITS]
+
+    cdef int64_t _lodging(self, int64_t timer_id) noexcept nogil:
+        # Not inline: this is the rare way of what is inlined everywhere.
+        return annex_find(&self._annex, timer_id & SLOT_MASK)
+
+    cdef inline Chunk* _home(self, int64_t timer_id) noexcept nogil:
+        """The chunk of a slot that was just taken."""
+        return self._pages[(timer_id & SLOT_MASK) >> CHUNK_BITS].chunk
+
+    cdef inline Chunk* _chunk_at(self, int64_t index) noexcept nogil:
+        """The chunk of a page, which may be NULL, or the annex's host ~index: from -host_count to _page_count."""
+        return self._pages[index].chunk if index >= 0 else self._annex.hosts[~index]
 
     cdef inline bint _is_waiting(self, int64_t timer_id) noexcept nogil:
-        return self._has(timer_id, False)
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(timer_id, &k)
+        return is_waiting(chunk, k, timer_id)
 
     cdef uint64_t _ticket(self, int64_t timer_id) noexcept nogil:
         """The seq of the timer's one live entry, here or with its owner; 0 if there is none."""
-        cdef Chunk* chunk = self._find(timer_id)
-        cdef int64_t k = timer_id & (CHUNK - 1)
-        if (self._has(timer_id, False) or self._has(timer_id, True)) and has_ticket(chunk.slots[k].seq):
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(timer_id, &k)
+        if has_id(chunk, k, timer_id) and not bit(chunk.cancelled, k) and has_ticket(chunk.slots[k].seq):
             return chunk.slots[k].seq
         return 0
 
     cdef object _item(self, int64_t timer_id):
         """The item of a waiting or held timer, else None."""
-        if (self._has(timer_id, False) or self._has(timer_id, True)) and self._has_item(timer_id):
-            return <object>self._find(timer_id).items[timer_id & (CHUNK - 1)]
-        return None
-
-    cdef inline bint _has_item(self, int64_t timer_id) noexcept nogil:
-        cdef Chunk* chunk = self._find(timer_id)
-        return chunk.items != NULL and chunk.items[timer_id & (CHUNK - 1)] != NULL
-
-    cdef inline void _arm_slot(self, int64_t timer_id, uint64_t seq) noexcept nogil:
-        """FREE (just taken) or HELD -> WAITING."""
-        cdef Chunk* chunk = self._find(timer_id)
-        cdef int64_t k = timer_id & (CHUNK - 1)
-        chunk.slots[k].seq = seq
-        clear_bit(chunk.held, k)
-        clear_bit(chunk.cancelled, k)
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(timer_id, &k)
+        if not has_id(chunk, k, timer_id) or bit(chunk.cancelled, k) or not has_item(chunk, k):
+            return None
+        return <object>chunk.items[k]
 
     cdef inline void _link(self, Chunk* chunk) noexcept nogil:
         chunk.prev = NULL
@@ -1067,47 +1178,78 @@ cdef class Timetable:
         self._page_capacity = capacity
         return True
 
-    cdef Chunk* _new_chunk(self) noexcept nogil:
-        """Make the chunk of the lowest page that has none; NULL when there is no memory, or no page left."""
-        cdef int64_t k
+    cdef Chunk* _new_chunk(self, bint attached) noexcept nogil:
+        """Make the chunk of the lowest page that may have one; its lodgers come home. NULL: no memory, or no page left.
+
+        Without the GIL (`attached` tells) a page with lodgers is passed over, since their items would move (I7).
+        """
+        cdef int64_t k, page = self._gap
+        cdef Page* at
         cdef Chunk* chunk
-        while self._gap < self._page_count and self._pages[self._gap].chunk != NULL:
-            self._gap += 1
-        if self._gap == MAX_SLOTS >> CHUNK_BITS:
-            return NULL
-        if self._gap == self._page_capacity and not self._grow_pages(1):
-            return NULL
-        chunk = <Chunk*>PyMem_RawMalloc(sizeof(Chunk))
+        while True:
+            if page == self._page_count and not self._new_page(attached):
+                return NULL
+            at = &self._pages[page]
+            if at.chunk != NULL or at.gen_floor > LAST_GEN:
+                self._gap += page == self._gap
+            elif at.away == 0 or (attached and at.away < CHUNK):
+                break
+            page += 1
+        chunk = make_chunk(page, CHUNK, at.away > 0 and self._annex.with_items)
         if chunk == NULL:
             return NULL
-        if self._gap == self._page_count:
-            self._pages[self._gap].gen_floor = 1    # so that no id is a bare slot number
         for k in range(CHUNK):
-            chunk.slots[k].seq = k + 1
-            chunk.slots[k].gen = self._pages[self._gap].gen_floor
-        memset(chunk.held, 0xFF, sizeof(chunk.held))
-        memset(chunk.cancelled, 0xFF, sizeof(chunk.cancelled))
-        chunk.items = NULL
-        chunk.index = self._gap
+            chunk.slots[k] = Slot(k + 1, at.gen_floor)
         chunk.free_head = 0
-        chunk.used = 0
+        if at.away > 0:
+            self._bring_home(chunk)
         publish()                                   # I7
-        self._pages[self._gap].chunk = chunk
-        self._page_count = max(self._page_count, self._gap + 1)
+        at.chunk = chunk
         self._chunk_count += 1
-        self._empty_chunks += 1
+        self._item_chunks += chunk.items != NULL
+        self._thin_chunks += chunk.used < THIN
+        self._set_thin_limit()
         self._link(chunk)
         return chunk
 
-    cdef inline int64_t _take_slot(self, bint with_item) noexcept nogil:
+    cdef void _bring_home(self, Chunk* chunk) noexcept nogil:
+        """Move the lodgers of a page to its new chunk, and link the slots that are left."""
+        cdef int64_t k, position
+        cdef Chunk* host
+        chunk.free_head = CHUNK
+        for k in range(CHUNK - 1, -1, -1):
+            position = annex_find(&self._annex, chunk.index << CHUNK_BITS | k)
+            if position < 0:
+                chunk.slots[k].seq = chunk.free_head
+                chunk.free_head = <int32_t>k
+                continue
+            host = self._annex.hosts[position >> CHUNK_BITS]
+            move_slot(chunk, k, host, position & (CHUNK - 1))
+            chunk.used += 1
+            self._lodger_gone(host, position & (CHUNK - 1))
+
+    cdef bint _new_page(self, bint attached) noexcept nogil:
+        """Begin another page. False: no memory, or no page left."""
+        cdef int64_t k, page = self._page_count
+        cdef uint32_t away = 0
+        if page == MAX_PAGES or page == self._page_capacity and not (attached and self._grow_pages(1)):
+            return False
+        for k in range(CHUNK if self._annex.lodgers > 0 else 0):
+            away += annex_find(&self._annex, page << CHUNK_BITS | k) >= 0
+        self._pages[page] = Page(NULL, self._first_gen, away)
+        publish()                                   # I7
+        self._page_count += 1
+        return True
+
+    cdef inline int64_t _take_slot(self, bint with_item, bint attached) noexcept nogil:
         """Take a free slot, with a place for an item if one is to be stored; its id, or a code. The caller arms it."""
         cdef Chunk* chunk = self._open
         cdef PyObject** items
         cdef int64_t k
         if chunk == NULL:
-            chunk = self._new_chunk()
+            chunk = self._new_chunk(attached)
             if chunk == NULL:
-                return TOO_MANY if self._gap == MAX_SLOTS >> CHUNK_BITS else NO_MEMORY
+                return TOO_MANY if self._page_count == MAX_PAGES else NO_MEMORY
         if with_item and chunk.items == NULL:
             items = <PyObject**>PyMem_RawCalloc(CHUNK, sizeof(PyObject*))
             if items == NULL:
@@ -1117,8 +1259,8 @@ cdef class Timetable:
             self._item_chunks += 1
         k = chunk.free_head
         chunk.free_head = <int32_t>chunk.slots[k].seq
-        self._empty_chunks -= chunk.used == 0
         chunk.used += 1
+        self._thin_chunks -= chunk.used == THIN
         if chunk.free_head == CHUNK:
             self._unlink(chunk)
         return <int64_t>chunk.slots[k].gen << 32 | chunk.index << CHUNK_BITS | k
@@ -1127,6 +1269,9 @@ cdef class Timetable:
         """Any state -> FREE. Its item has been taken out; its generation is over (I6)."""
         set_bit(chunk.held, k)
         set_bit(chunk.cancelled, k)
+        if chunk.free_head == CHUNK and chunk.index < 0:
+            self._lodger_gone(chunk, k)
+            return
         chunk.slots[k].gen += 1
         if chunk.slots[k].gen > LAST_GEN:
             chunk.slots[k].seq = NO_TICKET                # retired: not linked, used for good
@@ -1135,44 +1280,99 @@ cdef class Timetable:
             self._link(chunk)
         chunk.slots[k].seq = chunk.free_head
         chunk.free_head = <int32_t>k
+        self._thin_chunks += chunk.used == THIN
         chunk.used -= 1
-        self._empty_chunks += chunk.used == 0
 
-    cdef inline PyObject* _take_item(self, int64_t timer_id) noexcept nogil:
-        """Move the item out; the caller owns the reference. NULL: there was none."""
-        cdef Chunk* chunk = self._find(timer_id)
-        cdef PyObject* item
-        if chunk.items == NULL:
-            return NULL
-        item = chunk.items[timer_id & (CHUNK - 1)]
-        chunk.items[timer_id & (CHUNK - 1)] = NULL
-        return item
+    cdef void _lodger_gone(self, Chunk* host, int64_t k) noexcept nogil:
+        """A place in the annex has become FREE."""
+        cdef int64_t page = self._annex.homes[~host.index << CHUNK_BITS | k] >> CHUNK_BITS
+        host.used -= 1
+        self._annex.lodgers -= 1
+        if page < self._page_count:
+            self._pages[page].away -= 1
+        self._set_thin_limit()
 
-    cdef Chunk* _trim(self) noexcept nogil:
-        """Part with empty chunks, but a quarter of those in use: what comes and goes needs no allocation.
+    cdef inline void _set_thin_limit(self) noexcept nogil:
+        self._thin_limit = -1 if annex_is_light(&self._annex) else self._chunk_count // 3 + 1
 
-        They are linked by `next`, for `free_chunks`.
+    cdef void _trim(self) noexcept nogil:
+        """Give memory of slots back. Caller has the GIL (I7).
+
+        Thin chunks move out, but a quarter of those in use: what comes and goes needs no allocation. So do chunks so
+        far up that their page costs more than they hold; then the pages end where the last chunk is.
         """
-        cdef int64_t page, k, keep = (self._chunk_count - self._empty_chunks) // 4 + 1
+        cdef int64_t page, lodgers = 0
+        cdef int64_t in_use = self._chunk_count - self._thin_chunks
+        cdef int64_t keep = in_use // 4 + 1
+        cdef int64_t bound = FEWEST_PAGES + PAGES_OF_A_CHUNK * in_use
+        cdef bint with_items = False, has_room
         cdef Chunk* chunk
-        cdef Chunk* dropped = NULL
+        cdef Chunk* movers = NULL
         for page in range(self._page_count - 1, -1, -1):
-            if self._empty_chunks <= keep:
+            if self._thin_chunks <= keep and page < bound:
                 break
             chunk = self._pages[page].chunk
-            if chunk == NULL or chunk.used > 0:
+            if chunk == NULL or (chunk.used >= THIN and page < bound):
                 continue
-            for k in range(CHUNK):
-                self._pages[page].gen_floor = max(self._pages[page].gen_floor, chunk.slots[k].gen)
-            self._unlink(chunk)
-            self._pages[page].chunk = NULL
-            self._gap = min(self._gap, page)
+            if chunk.free_head != CHUNK:
+                self._unlink(chunk)
             self._chunk_count -= 1
-            self._empty_chunks -= 1
+            self._thin_chunks -= chunk.used < THIN
             self._item_chunks -= chunk.items != NULL
-            chunk.next = dropped
-            dropped = chunk
-        return dropped
+            lodgers += chunk.used
+            with_items |= chunk.items != NULL and chunk.used > 0
+            chunk.next = movers
+            movers = chunk
+        has_room = annex_reserve(&self._annex, lodgers, with_items)
+        while movers != NULL:
+            chunk = movers
+            movers = chunk.next
+            chunk.next = NULL
+            if chunk.used == 0 or has_room:
+                self._move_out(chunk)
+                continue
+            if chunk.free_head != CHUNK:            # no memory: it stays
+                self._link(chunk)
+            self._chunk_count += 1
+            self._thin_chunks += chunk.used < THIN
+            self._item_chunks += chunk.items != NULL
+        self._drop_pages(bound)
+        self._thin_limit = max(self._chunk_count // 3 + 1, self._thin_chunks)
+
+    cdef void _move_out(self, Chunk* chunk) noexcept nogil:
+        """Move what is in use of a chunk to the annex, which has room, and free it."""
+        cdef Page* page = &self._pages[chunk.index]
+        cdef int64_t k
+        for k in range(CHUNK):
+            page.gen_floor = max(page.gen_floor, chunk.slots[k].gen)
+        page.gen_floor += chunk.used > 0        # a generation that is in use will be over (I6)
+        for k in range(CHUNK if chunk.used > 0 else 0):
+            if not is_free(chunk, k):
+                annex_take_in(&self._annex, chunk.index << CHUNK_BITS | k, chunk, k)
+                page.away += 1
+        page.chunk = NULL
+        self._gap = min(self._gap, chunk.index)
+        free_chunk(chunk)
+
+    cdef void _drop_pages(self, int64_t bound) noexcept nogil:
+        """End the pages where the last chunk is, and at `bound` if all above are away.
+
+        A page of whose generations more than half are used up stays: pages begin where those that went have ended.
+        """
+        cdef Page* page
+        cdef Page* pages
+        while self._page_count > 0:
+            page = &self._pages[self._page_count - 1]
+            if page.chunk != NULL or page.gen_floor > LAST_GEN >> 1 or (page.away > 0 and self._page_count <= bound):
+                break
+            self._first_gen = max(self._first_gen, page.gen_floor)
+            self._page_count -= 1
+        self._gap = min(self._gap, self._page_count)
+        if self._page_capacity > FEWEST_PAGES and 4 * self._page_count < self._page_capacity:
+            pages = <Page*>PyMem_RawRealloc(self._pages, max(FEWEST_PAGES, 2 * self._page_count) * sizeof(Page))
+            if pages != NULL:
+                self._pages = pages
+                self._page_capacity = max(FEWEST_PAGES, 2 * self._page_count)
 
     # ------------------------------------------------------------ the queue; caller holds the lock
 
@@ -1196,7 +1396,7 @@ cdef class Timetable:
         return (self._dead() > self._live or self._roomy()) and not self._tidying
 
     cdef inline bint _roomy(self) noexcept nogil:
-        return self._oversized() or self._is_few() or 3 * self._empty_chunks > self._chunk_count + 3
+        return self._oversized() or self._is_few() or self._thin_chunks > self._thin_limit
 
     cdef inline bint _oversized(self) noexcept nogil:
         """The heap has room for three times what it needs: at 24 bytes an entry, twice what a timer needs in all."""
@@ -1214,8 +1414,8 @@ cdef class Timetable:
         queue_push(&self._q, &entry)
 
     cdef inline bint _is_live(self, const Entry* entry) noexcept nogil:
-        cdef Chunk* chunk = self._find(entry.id)                     # I3
-        cdef int64_t k = entry.id & (CHUNK - 1)
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(entry.id, &k)                 # I3
         return (
             chunk != NULL
             and chunk.slots[k].seq == entry.seq
@@ -1225,8 +1425,8 @@ cdef class Timetable:
 
     cdef inline void _entry_gone(self, const Entry* entry) noexcept nogil:
         """A dead entry has left the heap: if its slot was only waiting for that, free it (I2)."""
-        cdef Chunk* chunk = self._find(entry.id)
-        cdef int64_t k = entry.id & (CHUNK - 1)
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(entry.id, &k)
         if chunk != NULL and chunk.slots[k].seq == entry.seq and bit(chunk.cancelled, k) and not bit(chunk.held, k):
             self._free_slot(chunk, k)
 
@@ -1258,11 +1458,12 @@ cdef class Timetable:
             self._fetch(&self._q.run[self._q.run_head + AHEAD - 1])
 
     cdef inline void _fetch(self, const Entry* entry) noexcept nogil:
-        cdef Chunk* chunk = self._find(entry.id)
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(entry.id, &k)
         if chunk != NULL:
-            prefetch(&chunk.slots[entry.id & (CHUNK - 1)])
+            prefetch(&chunk.slots[k])
             if chunk.items != NULL:
-                prefetch(&chunk.items[entry.id & (CHUNK - 1)])
+                prefetch(&chunk.items[k])
 
     cdef inline int64_t _keep_live(self, Entry* entries, int64_t n) noexcept nogil:
         """Leave the dead out, in place; how many are left."""
@@ -1341,11 +1542,11 @@ cdef class Timetable:
 
     cdef inline int64_t _occupy(self, int priority, object item) noexcept:
         """Take a slot, HELD with a ticket, where `_has_room(1)`; its id, or a code."""
-        cdef int64_t timer_id = self._take_slot(item is not None)
+        cdef int64_t timer_id = self._take_slot(item is not None, True)
         cdef Chunk* chunk
         if timer_id < 0:
             return timer_id
-        chunk = self._find(timer_id)
+        chunk = self._home(timer_id)
         if item is not None:
             Py_INCREF(item)
             chunk.items[timer_id & (CHUNK - 1)] = <PyObject*>item
@@ -1356,13 +1557,13 @@ cdef class Timetable:
 
     cdef inline int64_t _add(self, int64_t run_at, int priority, object item) noexcept:
         """Add a waiting timer where `_has_room(1)`; its id, or a code."""
-        cdef int64_t timer_id = self._take_slot(item is not None)
+        cdef int64_t timer_id = self._take_slot(item is not None, True)
         cdef int64_t k = timer_id & (CHUNK - 1)
         cdef Chunk* chunk
         cdef uint64_t seq
         if timer_id < 0:
             return timer_id
-        chunk = self._find(timer_id)
+        chunk = self._home(timer_id)
         if item is not None:
             Py_INCREF(item)
             chunk.items[k] = <PyObject*>item
@@ -1381,6 +1582,8 @@ cdef class Timetable:
 
     cdef bint _take_due(self, int64_t now, Entry* out) noexcept nogil:
         """Pop the earliest timer if it is due: WAITING -> HELD. It keeps its ticket, and `out` is its entry."""
+        cdef int64_t k
+        cdef Chunk* chunk
         cdef Entry* first = self._first()
         if first == NULL or first.run_at > now or first.run_at == NEVER:
             return False
@@ -1391,7 +1594,8 @@ cdef class Timetable:
         self._remove(first)
         self._live -= 1
         self._held += 1
-        set_bit(self._find(out.id).held, out.id & (CHUNK - 1))
+        chunk = self._find(out.id, &k)
+        set_bit(chunk.held, k)
         return True
 
     cdef inline bint _has_place(self) noexcept nogil:
@@ -1415,15 +1619,15 @@ cdef class Timetable:
 
         It goes behind equals and keeps its priority.
         """
-        cdef Chunk* chunk = self._find(timer_id)
-        cdef int64_t k = timer_id & (CHUNK - 1)
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(timer_id, &k)
         cdef uint64_t seq
         self._counter += 1
         seq = (chunk.slots[k].seq & ~COUNTER_MASK) | self._counter
         if bit(chunk.held, k):
             self._held -= 1
             self._live += 1
-        self._arm_slot(timer_id, seq)
+        arm_slot(chunk, k, seq)
         self._push(run_at, seq, timer_id)
 
     cdef bint _disarm(self, int64_t timer_id) noexcept nogil:
@@ -1431,8 +1635,8 @@ cdef class Timetable:
 
         The id stays known until `_release`. The caller sees to `_crowded`.
         """
-        cdef Chunk* chunk = self._find(timer_id)
-        cdef int64_t k = timer_id & (CHUNK - 1)
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(timer_id, &k)
         cdef bint waited = not bit(chunk.held, k)
         if waited:
             self._live -= 1
@@ -1448,8 +1652,8 @@ cdef class Timetable:
         Where the heap has no room to keep for it (I5) it grows, or, without buckets, the dead are left out now: one
         place at least is freed by that. Without memory to grow it stays WAITING, and comes due for nothing.
         """
-        cdef Chunk* chunk = self._find(timer_id)
-        cdef int64_t k = timer_id & (CHUNK - 1)
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(timer_id, &k)
         if bit(chunk.held, k):
             return
         if self._q.run != NULL and not self._has_room(1) and not self._reserve_held():
@@ -1469,21 +1673,21 @@ cdef class Timetable:
 
     cdef list _snapshot(self):
         """The items of all waiting and held timers, in no order. Locks, and allocates outside of that."""
-        cdef int64_t page, k, found, room
+        cdef int64_t n, k, found, room
         cdef Chunk* chunk
         cdef list items
         while True:
             with self.lock:
-                room = self._item_chunks * CHUNK
+                room = self._item_chunks * CHUNK + self._annex.lodgers
             items = [None] * room
             found = 0
             with self.lock:
-                if self._item_chunks * CHUNK <= room:
-                    for page in range(self._page_count):
-                        chunk = self._pages[page].chunk
+                if self._item_chunks * CHUNK + self._annex.lodgers <= room:
+                    for n in range(-host_count(&self._annex), self._page_count):
+                        chunk = self._chunk_at(n)
                         if chunk == NULL or chunk.items == NULL:
                             continue
-                        for k in range(CHUNK):
+                        for k in range(chunk.size):
                             if chunk.items[k] != NULL:
                                 items[found] = <object>chunk.items[k]
                                 found += 1
@@ -1494,9 +1698,9 @@ cdef class Timetable:
 
     cdef object _release(self, int64_t timer_id):
         """HELD -> FREE; the item, for the caller to drop after the lock is given back."""
-        cdef Chunk* chunk = self._find(timer_id)
-        cdef int64_t k = timer_id & (CHUNK - 1)
-        cdef PyObject* item = self._take_item(timer_id)
+        cdef int64_t k
+        cdef Chunk* chunk = self._find(timer_id, &k)
+        cdef PyObject* item = take_item(chunk, k)
         self._held -= has_ticket(chunk.slots[k].seq)
         self._free_slot(chunk, k)
         return adopt(item)
@@ -1552,7 +1756,6 @@ cdef class Timetable:
         """Do what `_crowded` asks for: leave the dead out, give memory back. Called after all that removes."""
         cdef bint long_, oversized
         cdef int64_t needed
-        cdef Chunk* dropped
         with self.lock:
             if not self._crowded():
                 return 0
@@ -1560,12 +1763,13 @@ cdef class Timetable:
             long_ = queue_count(&self._q) >= LONG
         if long_:
             with nogil:
-                dropped = self._sweep()
+                self._sweep()
         else:
-            dropped = self._sweep()
-        free_chunks(dropped)
+            self._sweep()
         with self.lock:
             self._tidying = False
+            if self._thin_chunks > self._thin_limit:
+                self._trim()
             needed = self._held + (ROOM if self._q.run != NULL else self._q.n)
             oversized = self._oversized()
         if oversized:
@@ -1575,8 +1779,8 @@ cdef class Timetable:
                 pass            # the large array serves as well
         return 0
 
-    cdef Chunk* _sweep(self) noexcept nogil:
-        """Lock, and leave the dead out, round by round, where they are too many; what `_trim` parts with."""
+    cdef void _sweep(self) noexcept nogil:
+        """Lock, and leave the dead out, round by round, where they are too many."""
         cdef Entry behind
         cdef bint more
         cdef int64_t rounds = 0
@@ -1596,7 +1800,6 @@ cdef class Timetable:
         with self.lock:
             if self._is_few():
                 queue_retire(&self._q, self._held)
-            return self._trim() if self._roomy() else NULL
 
 
 cdef str check_place(Queue* q, const Entry* entry, const Way* way):
@@ -1625,16 +1828,6 @@ cdef int64_t count_nodes(const Child* child) except -1:
     return count
 
 
-cdef void free_chunks(Chunk* chunk) noexcept:
-    """Free what `_trim` parted with. It takes the GIL, and so no collector looks on (I7)."""
-    cdef Chunk* following
-    while chunk != NULL:
-        following = chunk.next
-        PyMem_RawFree(chunk.items)
-        PyMem_RawFree(chunk)
-        chunk = following
-
-
 # ---------------------------------------------------------------- the collector
 #
 # A job refers to a bound method, that to its owner, the owner to the scheduler and so to the timetable: without a
@@ -1653,15 +1846,14 @@ cdef extern from "Python.h":
 
 
 cdef int traverse(PyObject* self, visitproc visit, void* arg) noexcept:
-    cdef Page* pages = (<Timetable>self)._pages
-    cdef int64_t page, k
+    cdef int64_t n, k
     cdef int answer
     cdef Chunk* chunk
-    for page in range((<Timetable>self)._page_count):
-        chunk = pages[page].chunk
+    for n in range(-host_count(&(<Timetable>self)._annex), (<Timetable>self)._page_count):
+        chunk = (<Timetable>self)._chunk_at(n)
         if chunk == NULL or chunk.items == NULL:
             continue
-        for k in range(CHUNK):
+        for k in range(chunk.size):
             if chunk.items[k] != NULL:
                 answer = visit(chunk.items[k], arg)
                 if answer != 0:
@@ -1670,13 +1862,16 @@ cdef int traverse(PyObject* self, visitproc visit, void* arg) noexcept:
 
 
 cdef int clear_items(PyObject* self) noexcept:
-    cdef int64_t page, k
+    cdef int64_t n, k
     cdef Chunk* chunk
     cdef PyObject* item
-    for page in range((<Timetable>self)._page_count):
+    for n in range(-host_count(&(<Timetable>self)._annex), (<Timetable>self)._page_count):
         for k in range(CHUNK):
-            chunk = (<Timetable>self)._pages[page].chunk        # looked up each time: who goes may call back
-            if chunk == NULL or chunk.items == NULL:
+            # Looked up each time: who goes may call back.
+            if n < -host_count(&(<Timetable>self)._annex) or n >= (<Timetable>self)._page_count:
+                break
+            chunk = (<Timetable>self)._chunk_at(n)
+            if chunk == NULL or chunk.items == NULL or k >= chunk.size:
                 break
             item = chunk.items[k]
             chunk.items[k] = NULL
