@@ -14,6 +14,7 @@ cdef extern from *:
 
 cdef enum:
     SORT_BITS = 10          # at most so many bits in one pass: its counters fit into a page
+    FEW_TO_SORT = 24
 
 
 cdef inline void sort_few(Entry* entries, int64_t n) noexcept nogil:
@@ -41,7 +42,7 @@ cdef inline void sort_entries(Entry* entries, int64_t n, Entry* spare) noexcept 
     cdef uint64_t differing
     cdef int32_t[1 << SORT_BITS] counts
     cdef bint ascending, by_seq
-    if n < 24:
+    if n <= FEW_TO_SORT:
         sort_few(entries, n)
         return
     differing = 0
@@ -73,9 +74,10 @@ cdef inline void sort_entries(Entry* entries, int64_t n, Entry* spare) noexcept 
     memcpy(entries, spare, n * sizeof(Entry))
     i = 0
     for j in range(size):                       # counts[j] is where part j ends
-        if counts[j] - i > 1:
+        if counts[j] - i > FEW_TO_SORT:
             sort_entries(entries + i, counts[j] - i, spare)
         i = counts[j]
+    sort_few(entries, n)                        # nothing leaves its part
 
 
 cdef inline int64_t sort_digit(const Entry* entry, bint by_seq, int shift) noexcept nogil:

@@ -39,6 +39,8 @@ three quarters of it were freed, and is made again when all others are full: O(1
 The lock is held for some 100 us at most, but for `clear` and `_trim`, and where many dead entries come in a row: one
 step is short, and what is long is done in rounds of `LONG` steps with the lock given back between them. So others may
 see a part of it: what is added at once, in the order of the block; what is taken at once is taken as by as many pops.
+With 10 M waiting and one hour of times the longest pop took 0.18 ms of CPU time, where buckets took 10 ms; with
+1 M, on a machine with five busy processes a core, the latest run of 3,000 was 11 ms late, where with them 150-177 ms.
 A mutex that is free for a moment goes to who is awake, not to who waits for it: see `give_way`.
 
 The GIL is given up around work that is long enough to pay for it (`LONG`), never around a step: giving it up and
@@ -61,6 +63,8 @@ From here on CPU time, on a machine with five busy processes a core, which makes
                                                  102-114; but the first pop splits up to all in one hold of the lock
     a tree of leaves to 1,024, the lowest sorted add 107-159, pop 164-223, hold 461-680, at 10 k 186-202; bulk 99-113
     and an inbox before it                       add 97-120, pop 190-206, hold 333-376, at 10 k 194-202; bulk 100-118
+    a run sorted by one insertion at the end,    pop 180, hold at 10 k 180, where 247 and 232 in buckets in the same run
+    not part by part
     dropped: 4 bits a digit                      add 147, hold 626 without an inbox, where 6 bits took 121 and 462
     dropped: 6 bits                              as 5 within the noise; leaves of 16 after a burst, half of 5's
     dropped: leaves to 8,192 or 16,384, burst    fewer places to add to: hold 386-547 without an inbox; but a burst held
