@@ -312,7 +312,7 @@ def test_promise_12_fixed_rate_job_wakes_the_watcher_for_its_slot(asleep, park, 
 
 
 @pytest.mark.realtime
-def test_promise_12_watcher_wakes_up_zero_times_for_ten_thousand_far_timers(stack, park):
+def test_promise_12_watcher_wakes_up_zero_times_for_ten_thousand_far_timers(stack, park):  # B74
     agenda = stack.Agenda()
     for k in range(10_000):
         agenda.schedule(int, delay=FAR + k)
