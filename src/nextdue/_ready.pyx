@@ -1,4 +1,5 @@
-# cython: language_level=3, freethreading_compatible=True, cdivision=True, wraparound=False
+# cython: language_level=3, freethreading_compatible=True, cdivision=True, wraparound=False, nonecheck=False
+# nonecheck, which a debug build turns on elsewhere: with it Cython 3.3.1 refuses `self.n += 1` without the GIL.
 """The ready line: due jobs that wait for a worker, by higher priority, then run_at, then seq.
 
 What the timetable hands over comes sorted, so a FIFO ring for each priority in use keeps the order at O(1) a job. What

@@ -1,4 +1,5 @@
-# cython: language_level=3, freethreading_compatible=True, cdivision=True, wraparound=False
+# cython: language_level=3, freethreading_compatible=True, cdivision=True, wraparound=False, nonecheck=False
+# nonecheck, which a debug build turns on elsewhere: with it Cython 3.3.1 refuses `self.n += 1` without the GIL.
 """A queue of timers: which id is due next.
 
 The timetable orders integers. It reads no clock, starts no thread and calls no user code.
