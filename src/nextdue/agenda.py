@@ -37,6 +37,10 @@ What a plain job costs, CPython 3.13: instructions by callgrind; CPU time where 
     fetched ahead: jobs to be run, by `_ready.pyx`, and to be forgotten, by `fetch_ahead`: what ended 10,000 jobs ago
     has left the cache                               run_due, 1 M in random order: 1,155-1,265 -> 601-637 ns
     the line of a key made for its second job        1 KB a key less
+
+The timetable's part left out, `schedule` on the real clock and `run_due` take 4,851 + 1,622 instructions a plain job
+before there were keys, limits, pauses and contexts, and 1,271 + 1,952 with them: the empty context and the fetching
+ahead are most of what a run costs more.
 """
 
 from __future__ import annotations
