@@ -36,7 +36,7 @@ def test_program() -> None:
     scheduler.start()
     scheduler.add_jobstore("nextdue", "second")  # by the entry point
     scheduler.add_job(int, "cron", second="*", id="cron", jobstore="second")
-    scheduler.add_job(int, "date", run_date=datetime.now() + timedelta(seconds=0.3), id="date")
+    scheduler.add_job(int, "date", run_date=datetime.now(scheduler.timezone) + timedelta(seconds=0.3), id="date")
     scheduler.add_job(fail, id="fails")
     paused = scheduler.add_job(fail, "interval", seconds=0.05, id="paused")
     paused.pause()
