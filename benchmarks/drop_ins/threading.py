@@ -14,12 +14,15 @@ from nextdue.compat.threading import Timer
 
 Make = Callable[..., Any]
 
-SIZE = 1000  # threads of the original's that start one after the other
+SIZE = 10_000  # threads of the original's that start one after the other
 WAITING = 100_000
 
 
 def start_and_cancel(make: Make, size: int) -> Iterator[None]:
-    """Start one and cancel it at once."""
+    """Start one and cancel it at once, when there have been timers before."""
+    timer = make(0, noop)
+    timer.start()
+    timer.join()
     yield
     for _ in range(size):
         timer = make(HOUR, noop)

@@ -188,7 +188,9 @@ def _due_at(interval: float | None) -> int:
     """Nanoseconds on the monotonic clock."""
     if interval is None:
         return _NEVER
-    if type(interval) is not float and not isinstance(interval, Real):
+    if type(interval) is float and 0 <= interval < _FAR:
+        return time.monotonic_ns() + math.ceil(interval * 1e9)
+    if not isinstance(interval, Real):
         raise TypeError(f"interval must be a number of seconds, got {interval!r}")
     if interval != interval:
         raise ValueError(f"interval must be a number of seconds, got {interval!r}")
