@@ -389,6 +389,35 @@ def test_queue_when_it_changes_under_a_reader_then_what_was_read_is_whole():
     assert [event.processed for *_, event in reader] == [True] * 10
 
 
+def test_schedule_when_the_collector_runs_as_the_queue_changes_over_then_no_event_is_lost():  # B124
+    env, log = Environment(), []
+    for delay in range(100):
+        scheduled(env, delay, delay, log=log)
+
+    class Late:
+        def __del__(self):
+            scheduled(env, "late", 1, log=log)
+
+    event = env.event()
+    event._ok = True
+    threshold = gc.get_threshold()
+    spent = [(n, n, n, n) for n in range(3000)]  # else tuples come off the free list, unseen by the collector
+    gc.collect()
+    late = Late()  # behind that, so that the next collection, of the young, finds it
+    late.itself = late
+    del late
+    gc.set_threshold(50)  # in the middle of making a hundred tuples
+    try:
+        env.schedule(event, priority=5000)  # for which there is no entry
+    finally:
+        gc.set_threshold(*threshold)
+    del spent
+    gc.collect()
+    assert len(env._queue) == 102
+    env.run()
+    assert sorted(log, key=str) == sorted([*range(100), "late"], key=str)
+
+
 def test_schedule_when_threads_share_an_environment_then_no_event_is_lost():  # B119
     env, log = Environment(), []
     barrier = threading.Barrier(2)

@@ -216,9 +216,11 @@ cdef class EventQueue:
                     Py_INCREF(event)
                     queue_push(&self._q, &entry)
                 return 0
-            tuples = list(self)             # in order, and so a heap
-            self._drop()
-            self._tuples = tuples
+            # Making tuples may run finalizers that schedule: these use the new heap already.
+            self._tuples = []
+            while self._pop(&entry):
+                heappush(self._tuples, decode(&entry))
+                adopt(&entry)
         heappush(self._tuples, (at, priority, eid, event))
         return 0
 
