@@ -143,7 +143,7 @@ def test_call_when_the_time_is_nan_then_it_is_refused_and_nothing_was_added(stil
         still.loop.call_later(math.nan, print)
     with pytest.raises(ValueError, match=r"^when must be a number, got nan$"):
         still.loop.call_at(-math.nan, print)
-    assert len(still.loop._timetable) == 0
+    assert len(still.loop._timers.timetable) == 0
     assert not still.loop._scheduled
 
 
@@ -346,7 +346,7 @@ def test_cancel_when_several_wait_then_each_handle_is_its_own_timer(still: Still
     handles[1002].cancel()
     assert still.turn(1005) == [1001, 1003]
     handles[1001].cancel()  # it has run
-    assert len(still.loop._timetable) == 0
+    assert len(still.loop._timers.timetable) == 0
 
 
 def test_cancel_when_siblings_are_due_too_then_they_do_not_run(still: Still) -> None:
@@ -364,8 +364,8 @@ def test_cancel_when_siblings_are_due_too_then_they_do_not_run(still: Still) -> 
 def test_cancel_when_far_timers_are_cancelled_by_the_million_then_memory_stays_flat(still: Still) -> None:
     for _ in range(100_000):  # B131
         still.loop.call_later(DAY, print).cancel()
-    assert len(still.loop._timetable) == 0
-    assert still.loop._timetable.nbytes < 100_000
+    assert len(still.loop._timers.timetable) == 0
+    assert still.loop._timers.timetable.nbytes < 100_000
     assert len(still.loop._scheduled) <= 1
 
 

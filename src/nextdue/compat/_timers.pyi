@@ -1,18 +1,16 @@
-from collections.abc import Callable
-from contextvars import Context
-from typing import Any, TypeVarTuple
+from typing import Any
 
 from nextdue._timetable import Timetable
 
-Ts = TypeVarTuple("Ts")
-
 class Timers:
-    _timetable: Timetable
-    _alarm_at: float
-    def call_later(
-        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> Any: ...
-    def call_at(
-        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> Any: ...
-    def time(self) -> float: ...
+    alarm: Any
+    alarm_at: float
+    def __init__(self) -> None: ...
+    @property
+    def timetable(self) -> Timetable: ...
+
+# Methods of the loop, which `asyncio.py` types.
+call_later: Any
+call_at: Any
+_timer_handle_cancelled: Any
+_pop_due: Any

@@ -1,25 +1,26 @@
 # cython: language_level=3, freethreading_compatible=True, cdivision=True, wraparound=False
 """The short way from `call_later` to a waiting `asyncio.TimerHandle`, and back by its `cancel`.
 
-A base class to be put before an event loop, which serves the rare cases (debug mode, a loop that is closed) and states
-what each method means: see `asyncio.py`. A million `call_later` and as many `cancel`, CPython 3.13, the collector on,
-each line against asyncio's loop in one run:
+Methods for the loop of `asyncio.py`, which says what they mean and serves debug mode. They are plain functions that its
+class takes up: a base class in C would change the layout of its instances, and asyncio's own methods, whose look-ups
+Python then cannot specialise, were a fifth slower. A million `call_later` and as many `cancel`, CPython 3.13, the
+collector on, beside asyncio in one run:
 
     methods in Python over the compiled timetable   0.9 times as fast
     a handle made here, of Python methods           1.5
     waiting handles hidden from the collector       1.9
-    the methods here too                            see docs/compat/asyncio.md
+    these methods                                   2.1
 
 A handle costs asyncio two frames to make; here its slots are filled in place. What it costs most are the collector's
 visits: a million handles are walked through some seven times before they fire. While a handle waits it is alive
 anyway, since the loop is, so it is hidden from the collector for that time. The price: a loop that is dropped without
 `close()` while timers wait in it is never freed.
 """
-from asyncio import TimerHandle
-from time import monotonic
+from asyncio import SelectorEventLoop, TimerHandle
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
+from libc.math cimport INFINITY
 from libc.stdint cimport int64_t
 from .._timetable cimport Timetable
 from ._floats_c cimport key
@@ -42,7 +43,9 @@ cdef extern from "Python.h":
     void PyObject_GC_UnTrack(PyObject*) noexcept
 
 cdef type HANDLE = TimerHandle
-cdef tuple SLOTS = ("_callback", "_args", "_context", "_loop", "_cancelled", "_repr", "_source_traceback", "_when", "_scheduled")
+cdef tuple SLOTS = (
+    "_callback", "_args", "_context", "_loop", "_cancelled", "_repr", "_source_traceback", "_when", "_scheduled"
+)
 cdef Py_ssize_t[9] OFFSETS = [slot_offset(getattr(TimerHandle, name)) for name in SLOTS]
 
 
@@ -57,52 +60,62 @@ cdef inline void show(handle) noexcept:
 
 
 cdef class Timers:
-    cdef public Timetable _timetable
-    cdef public double _alarm_at
+    """What waits in a loop."""
 
-    def call_later(self, delay, callback, *args, context=None):
-        if delay is None or self._debug:
-            return super().call_later(delay, callback, *args, context=context)
-        return self._wait(self.time() + delay, callback, args, context)
+    cdef readonly Timetable timetable
+    cdef public double alarm_at
+    cdef public object alarm
 
-    def call_at(self, when, callback, *args, context=None):
-        if when is None or self._debug:
-            return super().call_at(when, callback, *args, context=context)
-        return self._wait(when, callback, args, context)
+    def __init__(self):
+        self.timetable = Timetable()
+        self.alarm_at = INFINITY
 
-    cdef object _wait(self, when, callback, tuple args, context):
-        cdef double at = when
-        cdef int64_t timer_id = -1
-        cdef Timetable timetable = self._timetable
-        if not at >= self._alarm_at:
-            self._set_alarm(at)
-        handle = PyType_GenericAlloc(HANDLE, 0)
-        fill(handle, 0, callback)
-        fill(handle, 1, args)
-        fill(handle, 2, PyContext_CopyCurrent() if context is None else context)
-        fill(handle, 3, self)
-        fill(handle, 4, False)
-        fill(handle, 5, None)
-        fill(handle, 6, None)
-        fill(handle, 7, when)
-        with timetable.lock:
-            if timetable._has_room(1):
-                timer_id = timetable._add(key(at), 0, handle)
-        fill(handle, 8, timer_id if timer_id >= 0 else timetable.add(key(at), handle))
-        PyObject_GC_UnTrack(<PyObject*>handle)
-        return handle
 
-    def _timer_handle_cancelled(self, handle):
-        timer_id = handle._scheduled
-        if timer_id:
-            self._timetable.cancel(timer_id)
-            show(handle)
+def call_later(self, delay, callback, *args, context=None):
+    if delay is None or self._debug:
+        return SelectorEventLoop.call_later(self, delay, callback, *args, context=context)
+    return wait(self, self.time() + delay, callback, args, context)
 
-    def _pop_due(self, now):
-        cdef list due = self._timetable.pop_due(key(now))
-        for handle in due:
-            show(handle)
-        return due
 
-    def time(self):
-        return monotonic()
+def call_at(self, when, callback, *args, context=None):
+    if when is None or self._debug:
+        return self._call_at(when, callback, *args, context=context)
+    return wait(self, when, callback, args, context)
+
+
+cdef object wait(loop, when, callback, tuple args, context):
+    cdef double at = when
+    cdef int64_t timer_id = -1
+    cdef Timers timers = loop._timers
+    cdef Timetable timetable = timers.timetable
+    if not at >= timers.alarm_at:
+        loop._set_alarm(at)
+    handle = PyType_GenericAlloc(HANDLE, 0)
+    fill(handle, 0, callback)
+    fill(handle, 1, args)
+    fill(handle, 2, PyContext_CopyCurrent() if context is None else context)
+    fill(handle, 3, loop)
+    fill(handle, 4, False)
+    fill(handle, 5, None)
+    fill(handle, 6, None)
+    fill(handle, 7, when)
+    with timetable.lock:
+        if timetable._has_room(1):
+            timer_id = timetable._add(key(at), 0, handle)
+    fill(handle, 8, timer_id if timer_id >= 0 else timetable.add(key(at), handle))
+    PyObject_GC_UnTrack(<PyObject*>handle)
+    return handle
+
+
+def _timer_handle_cancelled(self, handle):
+    timer_id = handle._scheduled
+    if timer_id:
+        (<Timers?>self._timers).timetable.cancel(timer_id)
+        show(handle)
+
+
+def _pop_due(self, now):
+    cdef list due = (<Timers?>self._timers).timetable.pop_due(key(now))
+    for handle in due:
+        show(handle)
+    return due

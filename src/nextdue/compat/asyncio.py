@@ -11,8 +11,9 @@ deadline, or before (at that of a timer which was cancelled since). It sleeps un
 handle; the alarm runs what is due then, and is set anew. A loop without timers has no alarm. So nothing of `_run_once`
 is copied, and a pass without a due timer costs what it costs in asyncio.
 
-`_Loop` is the whole of it; `Timers` of `_timers.pyx` goes before it where there are extensions, and takes the common
-case of a few methods.
+`_Loop` is the whole of it; where there are extensions `EventLoop` takes a few methods for the common case from
+`_timers.pyx`. What the loop adds to an instance is one attribute: beyond thirty, which asyncio nearly has, Python keeps
+an instance in a dictionary of its own, and everything is slower.
 """
 
 from __future__ import annotations
@@ -52,8 +53,19 @@ class _Alarm(TimerHandle):
             self._loop._run_due()
 
 
+class _Timers:
+    """What waits in a loop."""
+
+    __slots__ = ("alarm", "alarm_at", "timetable")
+    alarm: Any
+
+    def __init__(self) -> None:
+        self.timetable = Timetable()
+        self.alarm_at = math.inf  # no timer has an earlier deadline; infinity when no alarm is set
+
+
 class _Loop(asyncio.SelectorEventLoop):
-    _alarm_at: float  # no timer has an earlier deadline; infinity when no alarm is set
+    _make_timers: Callable[[], Any] = _Timers
 
     if TYPE_CHECKING:  # of the base class, and not in typeshed
         _debug: bool
@@ -65,12 +77,11 @@ class _Loop(asyncio.SelectorEventLoop):
         def _check_callback(self, callback: object, method: str) -> None: ...
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
-        self._timetable = Timetable()
-        self._alarm_at = math.inf
+        self._timers = self._make_timers()
         super().__init__(best_selector() if selector is None else selector)
-        self._alarm = _Alarm(self)
+        self._timers.alarm = _Alarm(self)
 
-    def call_at(
+    def _call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> TimerHandle:
         if when is None:
@@ -79,39 +90,39 @@ class _Loop(asyncio.SelectorEventLoop):
         if self._debug:
             self._check_thread()
             self._check_callback(callback, "call_at")
-        if not when >= self._alarm_at:
+        if not when >= self._timers.alarm_at:
             self._set_alarm(when)
         timer: Any = TimerHandle(when, callback, args, self, context)
         if timer._source_traceback:
             del timer._source_traceback[-1]
-        timer._scheduled = self._timetable.add(key_of(when), timer)  # an id is more than 0
+        timer._scheduled = self._timers.timetable.add(key_of(when), timer)  # an id is more than 0
         return timer  # type: ignore[no-any-return]
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
         if handle._scheduled:
-            self._timetable.cancel(handle._scheduled)
+            self._timers.timetable.cancel(handle._scheduled)
 
     def _set_alarm(self, when: float) -> None:
         """Set the alarm earlier. Raises: ValueError for NaN, which is neither earlier nor later."""
         self._check_closed()
         if when != when:
             raise ValueError(f"when must be a number, got {when!r}")
-        alarm: Any = self._alarm
+        alarm = self._timers.alarm
         # The base class takes for due what is less than now plus a tick of the clock, and after half a year of uptime
         # that sum is now itself. The float before the deadline is less than any time that has reached the deadline.
         alarm._when = math.nextafter(when, -math.inf)
         if not alarm._scheduled:
             heapq.heappush(self._scheduled, alarm)
             alarm._scheduled = True
-        self._alarm_at = float(when)
+        self._timers.alarm_at = float(when)
 
     def _run_due(self) -> None:
         """Run what is due by now; what these add runs in the next pass, even if it is due at once."""
         try:
             due = self._pop_due(self.time())
         finally:
-            following = self._timetable.next_run_at()
-            self._alarm_at = math.inf
+            following = self._timers.timetable.next_run_at()
+            self._timers.alarm_at = math.inf
             if following is not None and (when := float_of(following)) < math.inf:
                 self._set_alarm(when)
         # By way of `_ready`, where asyncio has them: an exception, or a loop that is run within a callback, finds the
@@ -129,24 +140,18 @@ class _Loop(asyncio.SelectorEventLoop):
                 handle._run()
 
     def _pop_due(self, now: float) -> list[TimerHandle]:
-        return self._timetable.pop_due(key_of(now))
+        return self._timers.timetable.pop_due(key_of(now))  # type: ignore[no-any-return]
+
+    call_at = _call_at
 
     def close(self) -> None:
         super().close()
-        self._alarm_at = math.nan  # whoever comes now is sent to `_set_alarm`, and refused
+        self._timers.alarm_at = math.nan  # whoever comes now is sent to `_set_alarm`, and refused
         self._pop_due(math.inf)
-        self._alarm._loop = None
+        self._timers.alarm._loop = None
 
 
-if BACKEND == "compiled":
-    from ._timers import Timers
-else:
-
-    class Timers:  # type: ignore[no-redef]
-        pass
-
-
-class EventLoop(Timers, _Loop):
+class EventLoop(_Loop):
     """asyncio's selector loop, with a timetable for its timers: a `loop_factory` for `asyncio.run` or `asyncio.Runner`.
 
     Args:
@@ -159,6 +164,16 @@ class EventLoop(Timers, _Loop):
         at once; k timers that are due together O(k).
     Thread-safety: that of asyncio's loops.
     """
+
+    if BACKEND == "compiled":
+        from . import _timers as _c
+
+        _make_timers = _c.Timers
+        call_later = _c.call_later
+        call_at = _c.call_at
+        _timer_handle_cancelled = _c._timer_handle_cancelled
+        _pop_due = _c._pop_due
+        del _c
 
 
 def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
