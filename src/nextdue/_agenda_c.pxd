@@ -541,6 +541,7 @@ cdef class Agenda:
 
     @cython.locals(extras=Extras, victim=Job)
     cdef Job _remember(self, Job job)
+    cdef bint _note_end(self, Job job) except -1
 
     @cython.locals(extras=Extras)
     cdef int _forget(self, Job victim) except -1

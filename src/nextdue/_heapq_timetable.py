@@ -18,6 +18,7 @@ import operator
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ NEVER = 2**63 - 1  # a run_at that does not come: it, and all that is past it
 LEAST = -(2**63)
 MIN_PRIORITY = -2048
 MAX_PRIORITY = 2047
+NO_ITEM = object()
 COUNTER_BITS = 52
 COUNTER_MASK = (1 << COUNTER_BITS) - 1
 
@@ -159,15 +161,11 @@ class HeapqTimetable:
     def pop(self) -> tuple[int, int, Any]:
         """Remove the earliest timer, due or not, and return (run_at, id, item); IndexError when nothing waits."""
         with self.lock:
-            entry = self._root()
-            if entry is None:
-                raise IndexError("pop from an empty timetable")
-            item = self._slots[entry[2]].item
-            del self._slots[entry[2]]
-            self._live -= 1
-            heapq.heappop(self._heap)
+            popped = self._pop(NEVER)
+        if popped is None:
+            raise IndexError("pop from an empty timetable")
         self._tidy()
-        return entry[0], entry[2], item
+        return popped
 
     # ------------------------------------------------------------ in bulk
 
@@ -179,37 +177,67 @@ class HeapqTimetable:
         objects = [None] * len(times) if items is None else list(items)
         if len(objects) != len(times):
             raise ValueError(f"items must be {len(times)} objects, as many as run_at, got {len(objects)}")
+        ids = np.empty(len(times), dtype=np.int64)
+        added = 0
         with self.lock:
-            return np.array([self._add(at, 0, item) for at, item in zip(times, objects, strict=True)], dtype=np.int64)
+            try:
+                for at, item in zip(times, objects, strict=True):
+                    ids[added] = self._add(at, 0, item)
+                    added += 1
+            except MemoryError:
+                for timer_id in ids[:added]:
+                    self._drop(int(timer_id))
+                raise
+        return ids
 
     def cancel_many(self, timer_ids: npt.NDArray[np.int64] | Sequence[int]) -> int:
         """Cancel each of the timers; return how many were waiting."""
         return sum(self.cancel(timer_id) for timer_id in ints(timer_ids, "timer_ids"))
 
     def pop_due(self, now: int, limit: int | None = None) -> list[Any]:
-        """Remove the timers with run_at <= now, at most `limit`, and return their items in order."""
-        return [item for _, item in self._pop_due(now, limit)]
+        """Remove the timers with run_at <= now, at most `limit`, and return their items in order.
 
-    def pop_due_ids(self, now: int, limit: int | None = None) -> npt.NDArray[np.int64]:
-        """Remove the timers with run_at <= now, at most `limit`, and return their ids in order, int64[k]."""
-        return np.array([timer_id for timer_id, _ in self._pop_due(now, limit)], dtype=np.int64)
-
-    def _pop_due(self, now: int, limit: int | None) -> list[tuple[int, object]]:
+        Should there be no memory for all, those are returned that there is memory for, and the rest waits.
+        """
         at = min(instant(now, "now"), NEVER - 1)
         left = limit_of(limit)
-        due: list[tuple[int, object]] = []
+        items: list[Any] = []
         with self.lock:
-            while len(due) < left:
-                entry = self._root()
-                if entry is None or entry[0] > at:
-                    break
-                item = self._slots[entry[2]].item
-                del self._slots[entry[2]]
-                self._live -= 1
-                heapq.heappop(self._heap)
-                due.append((entry[2], item))
+            try:
+                while len(items) < left:
+                    items.append(NO_ITEM)  # the place first: a timer that is popped and does not get out would be lost
+                    if (popped := self._pop(at)) is None:
+                        break
+                    items[-1] = popped[2]
+            except MemoryError:
+                if not items or items[0] is NO_ITEM:
+                    raise
+            if items and items[-1] is NO_ITEM:
+                del items[-1]
         self._tidy()
-        return due
+        return items
+
+    def pop_due_ids(self, now: int, limit: int | None = None) -> npt.NDArray[np.int64]:
+        """Remove the timers with run_at <= now, at most `limit`, and return their ids in order, int64[k].
+
+        Should there be no memory for all: as `pop_due`.
+        """
+        at = min(instant(now, "now"), NEVER - 1)
+        left = limit_of(limit)
+        with self.lock:
+            ids = np.empty(min(left, self._live), dtype=np.int64)  # no more than are touched cost anything
+            count = 0
+            try:
+                while count < len(ids) and (popped := self._pop(at)) is not None:
+                    ids[count] = popped[1]
+                    count += 1
+            except MemoryError:
+                if count == 0:
+                    raise
+        self._tidy()
+        with suppress(MemoryError):
+            ids.resize(count, refcheck=False)
+        return ids[:count]
 
     def clear(self) -> None:
         """Remove every timer; items are released. Ids given out before stay unknown for good."""
@@ -307,6 +335,31 @@ class HeapqTimetable:
         self._slots[timer_id] = _Slot(self._new_seq(priority), item, True)
         return timer_id
 
+    def _take(self, now: int) -> Entry | None:
+        """Pop the earliest timer if run_at <= now, and hold it. It keeps its ticket.
+
+        The pop comes first: it may fail, and whoever comes in behind it finds an id without an entry at worst.
+        """
+        heap, slots = self._heap, self._slots
+        while heap and heap[0][0] <= now:
+            entry = heapq.heappop(heap)
+            if entry[2] in slots and slots[entry[2]].seq == entry[1] and not slots[entry[2]].held:
+                slots[entry[2]].held = True
+                self._live -= 1
+                return entry
+        return None
+
+    def _pop(self, now: int) -> tuple[int, int, Any] | None:
+        """Remove the earliest timer if run_at <= now: (run_at, id, item)."""
+        entry = self._take(now)
+        return None if entry is None else (entry[0], entry[2], self._release(entry[2]))
+
+    def _drop(self, timer_id: int) -> None:
+        """Undo the adding of a timer; nothing happens if it is gone."""
+        if self._is_waiting(timer_id):
+            del self._slots[timer_id]
+            self._live -= 1
+
     def _add(self, run_at: int, priority: int, item: object) -> int:
         """Add a waiting timer; its id."""
         timer_id = self._last_id = self._last_id + 1
@@ -314,7 +367,11 @@ class HeapqTimetable:
         entry = (run_at, slot.seq, timer_id)
         self._slots[timer_id] = slot
         self._live += 1
-        heapq.heappush(self._heap, entry)
+        try:
+            heapq.heappush(self._heap, entry)
+        except MemoryError:
+            self._drop(timer_id)
+            raise
         return timer_id
 
     def _next(self) -> int:
@@ -324,23 +381,31 @@ class HeapqTimetable:
 
     def _take_due(self, now: int) -> Entry | None:
         """Pop the earliest timer if it is due, and hold it. It keeps its ticket."""
-        entry = self._root()
-        if entry is None or entry[0] > now or entry[0] == NEVER:
-            return None
-        self._slots[entry[2]].held = True
-        self._live -= 1
-        heapq.heappop(self._heap)
-        return entry
+        return self._take(min(now, NEVER - 1))
+
+    def _give_back(self, entry: Entry) -> None:
+        """Undo `_take`; the heap has the room that it had before."""
+        self._slots[entry[2]].held = False
+        self._live += 1
+        heapq.heappush(self._heap, entry)
 
     def _rearm(self, timer_id: int, run_at: int) -> None:
         """Arm a held timer that has a ticket, or move a waiting one: behind equals, with its priority."""
         slot = self._slots[timer_id]
         self._counter += 1
         entry = (run_at, slot.seq & ~COUNTER_MASK | self._counter, timer_id)
-        self._live += slot.held
+        held, seq = slot.held, slot.seq
+        self._live += held
         slot.held = False
         slot.seq = entry[1]
-        heapq.heappush(self._heap, entry)
+        try:
+            heapq.heappush(self._heap, entry)
+        except MemoryError:
+            if slot.seq == entry[1] and not slot.held:
+                self._live -= held
+                slot.held = held
+                slot.seq = seq
+            raise
 
     def _disarm(self, timer_id: int) -> bool:
         """Take the ticket of a waiting or held timer away, for good: its entries are dead. True: it was waiting."""
@@ -388,7 +453,10 @@ class HeapqTimetable:
                 return
             heap = self._heap
             size, counter = len(heap), self._counter
-            kept = [entry for entry in heap if self._is_live(entry)]
+            try:
+                kept = [entry for entry in heap if self._is_live(entry)]
+            except MemoryError:  # what was asked for is done; the next change tries again
+                return
             heapq.heapify(kept)
             # Who came in and added or popped has moved the entries: then this is left to the next call.
             if len(heap) == size and self._counter == counter and self._heap is heap:
@@ -412,27 +480,31 @@ class ReadyLine:
         return self._timetable._ticket(entry[2]) == entry[1]
 
     def _put(self, run_at: int, seq: int, timer_id: int) -> bool:
-        """Add an entry."""
+        """Add an entry; False: no memory for it."""
         entry = (run_at, seq, timer_id)
         level = seq >> COUNTER_BITS
-        if level not in self._levels:
-            self._levels.setdefault(level, (deque(), []))
-        ring, spill = self._levels[level]
-        idle = not ring and not spill
+        try:
+            if level not in self._levels:
+                self._levels.setdefault(level, (deque(), []))
+            ring, spill = self._levels[level]
+            if not ring and not spill:
+                heapq.heappush(self._order, level)  # first: a stray one does no harm
+            if not ring or ring[-1] < entry:
+                ring.append(entry)
+            else:
+                heapq.heappush(spill, entry)
+        except MemoryError:
+            return False
         self._count += 1
-        if not ring or ring[-1] < entry:
-            ring.append(entry)
-        else:
-            heapq.heappush(spill, entry)
-        if idle:
-            heapq.heappush(self._order, level)
         return True
 
     def _promote(self, now: int, limit: int) -> int:
         """Take up to `limit` due timers over from the timetable; how many."""
         count = 0
         while count < limit and (entry := self._timetable._take_due(now)) is not None:
-            self._put(*entry)
+            if not self._put(*entry):
+                self._timetable._give_back(entry)
+                break
             count += 1
         return count
 

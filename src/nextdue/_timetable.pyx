@@ -247,6 +247,8 @@ cdef cnp.ndarray int64_array(object values, str name):
     """Give a contiguous int64[n] that nobody else writes to; sequences of ints are converted, nothing is cast."""
     cdef Py_ssize_t k
     cdef list ints
+    cdef cnp.ndarray filled
+    cdef int64_t* into
     if not isinstance(values, np.ndarray):
         try:
             iter(values)
@@ -256,7 +258,11 @@ cdef cnp.ndarray int64_array(object values, str name):
         for k in range(len(ints)):
             if type(ints[k]) is not int:
                 ints[k] = integer(ints[k], f"{name}[{k}]")
-        return np.array([instant(value, name) for value in ints], dtype=np.int64)
+        filled = np.empty(len(ints), dtype=np.int64)
+        into = <int64_t*>cnp.PyArray_DATA(filled)
+        for k in range(len(ints)):
+            into[k] = instant(ints[k], name)
+        return filled
     if values.dtype != np.int64 or not values.dtype.isnative:
         raise TypeError(f"{name} must be int64[n], got {values.dtype!r}")
     if values.ndim != 1:

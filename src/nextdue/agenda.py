@@ -1555,7 +1555,9 @@ class Agenda:
         watcher = None
         spares: list[Any] | None = None
         if upstream is not None:
-            spares = [(Extras(), []) for _ in upstream]
+            spares = []
+            for _ in upstream:  # no comprehension: Cython 3.3 lets go of an item twice when its list cannot grow
+                spares.append((Extras(), []))
         while True:
             with self._tt.lock:
                 done = self._enter(job, extras, run_at, priority, now, upstream, spares)
@@ -2153,7 +2155,7 @@ class Agenda:
         The driver calls each job's task and then `finished`. They count as started together: cancelling one of them
         afterwards no longer keeps it from running; a driver that wants that takes one at a time.
 
-        Returns: list of `Job`.
+        Returns: list of `Job`. Should there be no memory for all, those that there is memory for; the rest stays ready.
         """
         if limit is not None:
             if isinstance(limit, bool) or not hasattr(limit, "__index__"):
@@ -2162,11 +2164,17 @@ class Agenda:
                 raise ValueError(f"limit must be 0 or more, got {limit!r}")
         now = self._now()
         self._make_due(now)
-        taken = []
+        taken: list[Any] = []
         bound = NO_BOUND
         left = NEVER if limit is None else operator.index(limit)
         while left > 0:
             left -= 1
+            try:
+                taken.append(None)  # the place first: a job that is taken and does not get out would run for ever
+            except MemoryError:
+                if not taken:
+                    raise
+                break
             with self._tt.lock:
                 if bound == NO_BOUND:
                     bound = self._tt._counter + 1
@@ -2175,8 +2183,9 @@ class Agenda:
             if crowded:
                 self._tidy()
             if job is None:
+                taken.pop()
                 break
-            taken.append(job)
+            taken[len(taken) - 1] = job
         return taken
 
     def finished(
@@ -3052,15 +3061,17 @@ class Agenda:
         if self._history == 0 or (extras is not None and extras.future is not None):
             victim = job  # nobody has the id of a submitted job
         elif self._aging is not None:
-            self._aging.append(job)
-            self._aging.append(monotonic_ns() if self._monotonic else self._last_now)
-            if len(self._aging) <= 2 * self._history:
+            if not self._note_end(job):
+                victim = job
+            elif len(self._aging) <= 2 * self._history:
                 return None
-            victim = self._aging.popleft()
-            self._aging.popleft()
+            else:
+                victim = self._aging.popleft()
+                self._aging.popleft()
         elif len(self._ended) < self._history:
-            self._ended.append(job)
-            return None
+            if self._note_end(job):
+                return None
+            victim = job
         else:
             fetch_ahead(self._line, self._ended, self._oldest)
             victim = self._ended[self._oldest]
@@ -3070,6 +3081,20 @@ class Agenda:
                 self._oldest = 0
         self._forget(victim)
         return victim
+
+    def _note_end(self, job: Job) -> bool:
+        """Put an ended job at the end of the history; False: no memory for that. Caller holds the lock."""
+        try:
+            if self._aging is None:
+                self._ended.append(job)
+            else:
+                self._aging.append(job)
+                self._aging.append(monotonic_ns() if self._monotonic else self._last_now)
+        except MemoryError:  # the job has ended all the same
+            if self._aging is not None and len(self._aging) & 1:
+                self._aging.pop()
+            return False
+        return True
 
     def _forget(self, victim: Job) -> int:
         """Nobody is to find an ended job by its id any more. Caller holds the lock, and a reference to the job."""

@@ -1,0 +1,49 @@
+/* To be preloaded: an allocator that runs out of memory when it is told to.
+ *
+ * exhaust(nth, least, times): of the allocations of `least` bytes or more that this thread makes from now on, the nth
+ * (from 0) fails and those after it, `times` in all. relent(): no more do; returns how many have failed. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stddef.h>
+
+extern void *__libc_malloc(size_t);
+extern void *__libc_calloc(size_t, size_t);
+extern void *__libc_realloc(void *, size_t);
+
+static __thread long before_failure = -1, failures_left, failures;
+static __thread size_t least_size;
+
+void exhaust(long nth, size_t least, long times)
+{
+    failures = 0;
+    least_size = least;
+    failures_left = times;
+    before_failure = nth;
+}
+
+long relent(void)
+{
+    before_failure = -1;
+    return failures;
+}
+
+static int fails(size_t size)
+{
+    if (before_failure < 0 || size < least_size)
+        return 0;
+    if (before_failure > 0) {
+        before_failure--;
+        return 0;
+    }
+    if (failures_left-- <= 0) {
+        before_failure = -1;
+        return 0;
+    }
+    failures++;
+    errno = ENOMEM;
+    return 1;
+}
+
+void *malloc(size_t size) { return fails(size) ? NULL : __libc_malloc(size); }
+void *calloc(size_t n, size_t size) { return fails(n * size) ? NULL : __libc_calloc(n, size); }
+void *realloc(void *p, size_t size) { return fails(size) ? NULL : __libc_realloc(p, size); }

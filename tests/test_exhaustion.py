@@ -1,0 +1,51 @@
+"""No memory: whoever asks gets a MemoryError or what there was memory for, and everything stays whole."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import nextdue
+
+HERE = Path(__file__).parent / "exhaustion"
+OPERATIONS = [
+    *("add_one_by_one", "add_many", "reschedule", "cancel", "cancel_many", "pop_due", "pop_due_ids", "pop", "clear"),
+    *("schedule", "schedule_with_rules", "cancel_jobs", "run_due", "take_due"),
+]
+CASES = [(stack, operation) for stack in sorted({nextdue.BACKEND, "pure"}) for operation in OPERATIONS]
+CASES = [case for case in CASES if case not in [("compiled", "pop_due"), ("compiled", "pop_due_ids")]]
+CASES.append((nextdue.BACKEND, "schedule_on_workers"))  # a scheduler takes the stack that was chosen
+
+
+@pytest.fixture(scope="module")
+def allocator(tmp_path_factory):
+    """The path of the allocator that can be told to fail."""
+    compiler = shutil.which("cc")
+    if compiler is None or platform.libc_ver()[0] != "glibc":
+        pytest.skip("needs a C compiler, and glibc, before whose allocator it stands")
+    if "asan" in os.environ.get("LD_PRELOAD", ""):
+        pytest.skip("the sanitizer has an allocator of its own")
+    path = tmp_path_factory.mktemp("exhaustion") / "allocator.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", path, HERE / "allocator.c"], check=True)
+    return path
+
+
+@pytest.mark.parametrize(("stack", "operation"), CASES)
+def test_an_operation_without_memory_leaves_everything_whole(stack, operation, allocator):
+    env = dict(os.environ, LD_PRELOAD=str(allocator))
+    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+        env["PYTHONMALLOC"] = "malloc"  # or small objects come from arenas, without a call that could fail
+    command = [sys.executable, "-P", str(HERE / "child.py"), stack, operation]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert len(report) == 2
+    for name, (met, faults) in report.items():
+        assert met > 0, f"{name}: no allocation failed"
+        assert not faults, f"{name}: {faults[0]}, and {len(faults) - 1} more"
