@@ -19,7 +19,6 @@ OPERATIONS = [
     *("schedule", "schedule_with_rules", "cancel_jobs", "run_due", "take_due"),
 ]
 CASES = [(stack, operation) for stack in sorted({nextdue.BACKEND, "pure"}) for operation in OPERATIONS]
-CASES = [case for case in CASES if case not in [("compiled", "pop_due"), ("compiled", "pop_due_ids")]]
 CASES.append((nextdue.BACKEND, "schedule_on_workers"))  # a scheduler takes the stack that was chosen
 
 

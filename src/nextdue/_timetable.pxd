@@ -8,6 +8,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cimport cython
+cimport numpy as cnp
 
 from ._heap cimport Entry
 from ._queue cimport Child, Queue, Way
@@ -25,10 +26,10 @@ cdef struct Page:
 
 
 cdef struct Taken:              # what a bulk pop has taken so far
-    int64_t* ids                # in order, marked by `_part`
+    int64_t* ids                # in order, marked by `_part`; the memory of an array
     int64_t n
-    int64_t room
-    int64_t limit
+    int64_t room                # places that there are
+    int64_t limit               # n will not pass it
 
 
 cdef uint32_t LAST_GEN          # a slot whose generation has passed it is retired; tests lower it (`__pyx_capi__`)
@@ -134,7 +135,7 @@ cdef class Timetable:
     cdef int64_t _cancel_block(self, int64_t* ids, int64_t k, int64_t* with_items) noexcept nogil
     cdef bint _clear_block(self, PyObject** owner, Entry** raw, Queue* queue) noexcept nogil
     cdef int _release_block(self, int64_t* ids, int64_t k, int64_t stride, list out) except -1
-    cdef int64_t* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL
+    cdef cnp.ndarray _take_block(self, int64_t now, Taken* taken, list items)
     cdef int _make_room(self, int64_t extra) except -1
     cdef int _resize(self, int64_t capacity) except -1
     cdef void _exchange(self, PyObject** owner, Entry* heap, int64_t capacity) noexcept nogil

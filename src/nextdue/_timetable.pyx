@@ -151,6 +151,9 @@ cnp.import_array()
 
 ENTRY = np.dtype([("run_at", np.int64), ("seq", np.uint64), ("id", np.int64)])
 
+cdef extern from "Python.h":
+    void Py_SET_SIZE(object, Py_ssize_t) noexcept
+
 cdef extern from *:
     """
     #define NEXTDUE_PUBLISH() __atomic_thread_fence(__ATOMIC_RELEASE)
@@ -288,17 +291,34 @@ cdef inline object adopt(PyObject* item):
 # ---------------------------------------------------------------- what a bulk pop takes
 
 
-cdef bint reserve(Taken* taken) noexcept nogil:
-    """Room for a round more: few at first. False: no memory."""
+cdef int reserve(Taken* taken, cnp.ndarray ids, list items) except -1:
+    """Make places for more, few at first: in `ids`, and in `items` unless that is None. If it raises, `taken` holds."""
     cdef int64_t room = min(max(taken.n + (LONG if taken.n > 0 else FEW), taken.n + (taken.n >> 1)), taken.limit)
-    cdef int64_t* larger
-    if room > taken.room or taken.ids == NULL:
-        larger = <int64_t*>PyMem_RawRealloc(taken.ids, max(room, 1) * sizeof(int64_t))
-        if larger == NULL:
-            return False
-        taken.ids = larger
-        taken.room = room
-    return True
+    if items is not None:
+        items += [None] * (room - len(items))
+    ids.resize(room, refcheck=False)
+    taken.ids = <int64_t*>cnp.PyArray_DATA(ids)
+    taken.room = room
+    return 0
+
+
+cdef void cut_list(list items, Py_ssize_t n):
+    """Let the places behind the first n go, all of them None."""
+    cdef Py_ssize_t k, room = len(items)
+    try:
+        del items[n:]
+    except MemoryError:                 # even this takes memory
+        for k in range(n, room):
+            Py_DECREF(None)
+        Py_SET_SIZE(items, n)
+
+
+cdef void cut_array(cnp.ndarray array, Py_ssize_t n):
+    """Let all behind the first n go."""
+    try:
+        array.resize(n, refcheck=False)
+    except MemoryError:
+        cnp.PyArray_DIMS(array)[0] = n
 
 
 # ---------------------------------------------------------------- bits of a slot
@@ -687,7 +707,7 @@ cdef class Timetable:
         return ~timer_id
 
     cdef int _release_block(self, int64_t* ids, int64_t k, int64_t stride, list out) except -1:
-        """Free the slots of marked ids and unmark them; items go to `out`, or are dropped, without the lock."""
+        """Free the slots of marked ids and unmark them; items go to their places in `out`, or are dropped."""
         cdef int64_t i, j, timer_id, start = 0, stop
         cdef Chunk* chunk
         cdef PyObject* items[BATCH]
@@ -703,10 +723,10 @@ cdef class Timetable:
                         items[i - start] = take_item(chunk, j)
                         self._free_slot(chunk, j)
             for i in range(start, stop):
-                if out is not None:
-                    out.append(adopt(items[i - start]))
-                else:
+                if out is None:
                     Py_XDECREF(items[i - start])
+                elif items[i - start] != NULL:
+                    out[i] = adopt(items[i - start])
             start = stop
         return 0
 
@@ -722,69 +742,72 @@ cdef class Timetable:
         Thread-safety: long work runs without the GIL, in rounds, each of which takes what is the earliest then. What
         others add meanwhile may be taken, but no more in all than waited at first.
         """
-        cdef int64_t k = 0
-        cdef int64_t* due = self._take_block(instant(now, "now"), limit_of(limit), &k)
-        cdef list out = []
-        try:
-            self._release_block(due, k, 1, out)
-        finally:
-            PyMem_RawFree(due)
+        cdef Taken taken = Taken(NULL, 0, 0, limit_of(limit))
+        cdef list items = []
+        cdef cnp.ndarray ids = self._take_block(instant(now, "now"), &taken, items)      # has what `taken` points to
+        self._release_block(taken.ids, taken.n, 1, items)
+        cut_list(items, taken.n)
         self._tidy()
-        return out
+        return items
 
     def pop_due_ids(self, now, limit=None):
         """Remove the timers with run_at <= now, at most `limit`, and return their ids in order; items are released.
 
         Returns: int64[k]. Complexity: as `pop_due`.
         """
-        cdef int64_t k = 0
-        cdef int64_t* due = self._take_block(instant(now, "now"), limit_of(limit), &k)
-        cdef cnp.ndarray ids
-        try:
-            self._release_block(due, k, 1, None)
-            ids = np.empty(k, dtype=np.int64)
-            memcpy(cnp.PyArray_DATA(ids), due, k * sizeof(int64_t))
-        finally:
-            PyMem_RawFree(due)
+        cdef Taken taken = Taken(NULL, 0, 0, limit_of(limit))
+        cdef cnp.ndarray ids = self._take_block(instant(now, "now"), &taken, None)
+        self._release_block(taken.ids, taken.n, 1, None)
+        cut_array(ids, taken.n)
         self._tidy()
         return ids
 
-    cdef int64_t* _take_block(self, int64_t now, int64_t limit, int64_t* taken) except NULL:
-        """Take what is due into a new block, ids marked by `_part`. The caller frees it."""
-        cdef Taken out = Taken(NULL, 0, 0, limit)
-        cdef bint more = True
+    cdef cnp.ndarray _take_block(self, int64_t now, Taken* taken, list items):
+        """Take what is due; the ids, marked by `_part`, in the array that `taken` points into.
+
+        Nothing is taken before there is a place for it there and, unless that is None, in `items`.
+        """
+        cdef cnp.npy_intp none = 0
+        cdef cnp.ndarray ids = cnp.PyArray_EMPTY(1, &none, cnp.NPY_INT64, False)
+        cdef bint more
         now = min(now, NEVER - 1)
-        while more and out.n < LONG and reserve(&out):
-            more = self._drain(now, &out)
-        if more and out.n >= LONG:
+        more = self._drain(now, taken)
+        while more:
+            try:
+                reserve(taken, ids, items)
+            except MemoryError:
+                if taken.n == 0:
+                    raise MemoryError("no memory to take the due timers; they wait unchanged") from None
+                break
+            if taken.room - taken.n < LONG:
+                more = self._drain(now, taken)
+                continue
             with nogil:
-                while more and reserve(&out):
-                    more = self._drain(now, &out)
-                    give_way(out.n // LONG)
-        if out.n == 0 and more:
-            PyMem_RawFree(out.ids)
-            raise MemoryError("no memory to take the due timers; they wait unchanged")
-        taken[0] = out.n
-        return out.ids
+                while more and taken.n < taken.room:
+                    more = self._drain(now, taken)
+                    give_way(taken.n // LONG)
+        return ids
 
     cdef bint _drain(self, int64_t now, Taken* out) noexcept nogil:
-        """Lock, take what is due and has room, in order. False: nothing more is due, or wanted."""
+        """Lock, and take what is due and has a place, in order, a round at most. True: more is due, and wanted."""
         cdef Entry entry
         cdef Entry* first
-        cdef int64_t room
+        cdef int64_t stop
         with self.lock:
             out.limit = min(out.limit, out.n + self._live)      # so that it ends, however much others add
-            room = min(out.room, out.limit)
-            while out.n < room:
+            stop = min(out.room, out.n + LONG)
+            while out.n < out.limit:
                 first = self._first()
                 if first.run_at > now:
-                    return False
+                    break
+                if out.n == stop:
+                    return True
                 entry = first[0]
                 self._remove(first)
                 self._live -= 1
                 out.ids[out.n] = self._part(entry.id)
                 out.n += 1
-        return out.n < out.limit
+        return False
 
     def clear(self):
         """Remove every timer; items are released. Ids given out before stay unknown for good. Complexity: O(n)."""
