@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,28 @@ def on(agenda, **options):
 
 
 WAITS = {"shutdown": lambda scheduler: scheduler.shutdown(), "wait_idle": lambda scheduler: scheduler.wait_idle()}
+
+
+# ---------------------------------------------------------------- who reads the clock
+
+
+def test_promise_18_call_goes_by_its_own_reading_of_the_clock_whatever_other_threads_read(stack):
+    here = threading.local()
+    agenda = stack.Agenda(lambda: here.now)
+    start = threading.Barrier(2)
+
+    def run_at_of_jobs(now):
+        here.now = now
+        start.wait(PATIENCE)
+        return {agenda.schedule(int).run_at for _ in range(20_000)}
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(run_at_of_jobs, (0, S))) == [{0}, {S}]
+    finally:
+        sys.setswitchinterval(before)
 
 
 # ---------------------------------------------------------------- who waits for whom

@@ -292,6 +292,59 @@ def test_wait_idle_sees_dependents_and_retries_that_are_due(scheduler):
         assert sorted(map(str, ran)) == ["1", "2", "3", "again"]
 
 
+def test_wait_idle_sees_a_retry_that_came_due_after_its_look_at_the_clock(stack):
+    looked, armed, seen = (threading.Event() for _ in range(3))
+    ran = []
+    looks = iter([0])  # of this thread, the first from before the end of the run, by which the retry is not due
+
+    def clock():
+        if threading.current_thread() is not threading.main_thread():
+            if (ran and threading.current_thread().name == "rules-watcher") or armed.is_set():
+                seen.wait(PATIENCE)  # so it is for this thread to see that the retry is due
+            return len(ran)
+        if not waits:
+            return 0
+        for now in looks:
+            looked.set()
+            assert armed.wait(PATIENCE)
+            return now
+        seen.set()
+        return 1
+
+    def task():
+        assert looked.wait(PATIENCE)
+        ran.append(1)
+        if len(ran) == 1:
+            raise OSError
+
+    waits = False
+    with Scheduler(workers=1, agenda=stack.Agenda(clock), name="rules") as scheduler:
+        scheduler.on("retrying", lambda _: armed.set())
+        try:
+            scheduler.schedule(task, retry=FixedBackoff(max_attempts=2, delay=0))
+            waits = True
+            assert scheduler.wait_idle(timeout=PATIENCE)
+            assert len(ran) == 2
+        finally:
+            seen.set()
+
+
+def test_wait_idle_on_a_clock_that_fails_raises_and_the_scheduler_goes_on(stack):
+    readings = iter([0, ZeroDivisionError])
+
+    def clock():
+        if threading.current_thread() is threading.main_thread() and next(readings, 0):
+            raise ZeroDivisionError("no clock")
+        return 0
+
+    with Scheduler(workers=1, agenda=stack.Agenda(clock)) as scheduler:
+        job = scheduler.schedule(int)
+        with pytest.raises(ZeroDivisionError, match=r"^no clock$"):
+            scheduler.wait_idle()
+        assert scheduler.wait_idle(timeout=PATIENCE)
+        assert job.status is Status.SUCCEEDED
+
+
 def test_wait_idle_of_an_idle_scheduler_returns_at_once(scheduler):
     assert scheduler.wait_idle()
     assert scheduler.wait_idle(timeout=0)

@@ -350,7 +350,9 @@ cdef class Agenda:
     cdef list _drained
     cdef object __weakref__
 
+    @cython.locals(now=int64_t)
     cdef int64_t _now(self) except? -1
+
     cdef int64_t _now_or_last(self)
     cdef int64_t _wall_now(self) except? -1
     cdef int64_t _wall_now_or_estimate(self, int64_t now) except? -1

@@ -1340,8 +1340,8 @@ class Agenda:
     def _now(self) -> int:
         if self._monotonic:
             return monotonic_ns()
-        self._last_now = reading(self._clock(), "clock")
-        return self._last_now
+        now = self._last_now = reading(self._clock(), "clock")
+        return now  # not the field: another thread may have stored its own reading there, an older one
 
     def _now_or_last(self) -> int:
         """The clock where nobody could take its error: that is logged, and the last good reading stands in."""
@@ -3238,10 +3238,10 @@ class Agenda:
     def _make_ready(self) -> None:
         """Make ready what is due now, and wake a worker for it."""
         round = Round()
-        now = self._now()
-        if self._wall is not None:
-            self._look(now, self._wall_now())
-        if not self._closed:
+        if not self._closed:  # else that was done, and a clock that fails does not matter
+            now = self._now()
+            if self._wall is not None:
+                self._look(now, self._wall_now())
             self._promote_all(now)
         with self._tt.lock:
             self._rouse(round)
@@ -3607,12 +3607,20 @@ class Agenda:
         with self._tt.lock:
             self._excused += excused
             self._kept += kept
-            if self._is_drained() and (excused or self._runs == 0):
-                return False
-            if self._drained is None:
-                self._drained = waiters
-            self._drained.append(waiter)
-        return True
+        started = -1
+        while True:
+            # What the last run led to may be due by now: a retry, a job that comes after it. Whether it is, only a
+            # look at the clock tells that comes after a moment when nothing ran, with no start between the two.
+            self._make_ready()
+            with self._tt.lock:
+                if not (self._is_drained() and (excused or self._runs == 0)):
+                    if self._drained is None:
+                        self._drained = waiters
+                    self._drained.append(waiter)
+                    return True
+                if started == self._started:
+                    return False
+                started = self._started
 
     def _leave(self, waiter: Any, excused: int, kept: int) -> int:
         """A thread that was in `_join` goes on; how many jobs are ready."""

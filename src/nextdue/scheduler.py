@@ -313,13 +313,13 @@ class Scheduler(Executor):
         excused, kept = _runs_here(self._agenda)
         waiter = _parked()
         idle = True
-        self._agenda._make_ready()
-        while idle and self._agenda._join(waiter, excused, kept):
-            idle = _acquire(waiter, deadline)
-            if excused:
-                break  # the others are over, or wait for runs themselves
-            self._agenda._make_ready()  # what the last run led to may be due: a retry, a job that comes after it
-        ready = self._agenda._leave(waiter, excused, kept)
+        try:
+            while idle and self._agenda._join(waiter, excused, kept):
+                idle = _acquire(waiter, deadline)
+                if excused:
+                    break  # the others are over, or wait for runs themselves
+        finally:  # a clock may fail
+            ready = self._agenda._leave(waiter, excused, kept)
         return idle and not (excused and ready)
 
     def next_run_at(self) -> int | None:
