@@ -18,6 +18,7 @@ SLOT = 12.125
 FLOOR = (
     40_000  # bytes that a table may keep whatever was in it: the smallest heap, a chunk with items, the pages of 10**6
 )
+TREE = 2 * 1024 * ENTRY  # and as long as there are many hundreds: the run, and room to sort it
 
 
 class Item:
@@ -378,18 +379,39 @@ def test_promise_11_memory_goes_back_though_survivors_are_scattered(stack, every
 
 @pytest.mark.parametrize("with_items", [False, True])
 def test_promise_11_memory_goes_back_at_every_moment_of_a_scattered_decline(stack, with_items):
-    """Down to a few thousand: below, the buckets of the queue are more than all else."""
     count = 200_000 if stack.name == "compiled" else 10_000
     table = stack.Timetable()
     ids = table.add_many(np.arange(count), range(count) if with_items else None)
     np.random.default_rng(7).shuffle(ids)
     for k in range(0, count, 100):
         table.cancel_many(ids[k : k + 100])
-        if stack.name == "compiled" and len(table) >= 3000:
-            assert table.nbytes <= 4 * needed(len(table), with_items) + FLOOR
+        if stack.name == "compiled":
+            assert table.nbytes <= 4 * needed(len(table), with_items) + FLOOR + TREE * (len(table) > 600)
     table.check()
     assert len(table) == 0
     assert table.nbytes <= FLOOR
+
+
+@pytest.mark.parametrize("times", ["in order", "scattered"])
+@pytest.mark.parametrize("left", ["first", "last", "scattered"])
+@pytest.mark.parametrize("many", [False, True])
+def test_promise_11_memory_goes_back_though_a_thousand_of_a_million_are_left(stack, times, left, many):
+    """Where the survivors are one in each of a thousand leaves of the tree, that is not what they need."""
+    count = 1_000_000 if stack.name == "compiled" else 20_000
+    live = 1000
+    rng = np.random.default_rng(11)
+    table = stack.Timetable()
+    ids = table.add_many(np.arange(count) if times == "in order" else rng.permutation(count))
+    order = {"first": ids, "last": ids[::-1], "scattered": rng.permutation(ids)}[left]
+    if many:
+        assert table.cancel_many(order[live:]) == count - live
+    else:
+        for timer_id in order[live:].tolist():
+            table.cancel(timer_id)
+    table.check()
+    if stack.name == "compiled":
+        assert table.nbytes <= 4 * needed(live, False) + FLOOR + TREE
+    assert sorted(table.pop_due_ids(LATEST).tolist()) == sorted(order[:live].tolist())
 
 
 def test_promise_11_pages_of_millions_go_back(stack):

@@ -16,6 +16,9 @@ others; and the longest step is one full inbox, with the bursts that it sets off
 run. This is a burst trie (Heinz, Zobel, Williams, 2002) with the lazy order of a ladder queue (Tang, Goh, Thng, 2005),
 and near kin of a hierarchical timing wheel; but it is exact, needs no tick, and does not mind times that are far apart.
 
+Pops empty the tree from the front, leaf by leaf. When the owner leaves entries out all over it, nodes with few left
+become leaves again (`merge`), so that no block of memory stays for each of a few.
+
     Q1  A leaf holds the entries whose keys have the digits on the way to it. A node's children differ in the digit of
         its level, which is higher than those of the nodes below; above that digit, keys that have their place in a node
         equal its (at, seq). A leaf has one entry or more, and a node one child or more.
@@ -41,6 +44,7 @@ cdef enum:
     LEVELS = 2 * LOW_LEVELS
     BLOCK = 16              # entries of a block
     LEAF = 1024             # entries of a leaf; then it bursts
+    FEW_LEFT = LEAF // 2    # entries of a node that are better off in one leaf
     INBOX = 256             # entries that go to the tree together
     NEAR = 1000             # entries of a heap from which on a tree pays
     KEPT = 8                # free blocks that are kept
@@ -327,6 +331,65 @@ cdef inline void put_below(Queue* q, Node* node, const Entry* entry) noexcept no
     cdef uint64_t digit = digit_of(node, entry)
     node.used |= 1ULL << digit
     add_to_leaf(q, &node.children[digit], entry)
+
+
+cdef inline int64_t merge(Queue* q, const Entry* key) noexcept nogil:
+    """Make a leaf again of each node around a key that has few entries left, from the lowest up; how many moved."""
+    cdef Child* way[LEVELS]
+    cdef Child* child = &q.tree
+    cdef int depth = 0
+    cdef uint64_t digit
+    cdef int64_t count, moved = 0
+    while child.count == NODE:
+        way[depth] = child
+        depth += 1
+        digit = digit_of(<Node*>child.part, key)
+        if digit >= FAN:
+            break
+        child = &(<Node*>child.part).children[digit]
+    while depth > 0:
+        depth -= 1
+        count = count_few(<Node*>way[depth].part)
+        if count < 0 or not reserve_blocks(q, 1):
+            break
+        unburst(q, way[depth])
+        moved += count
+    return moved
+
+
+cdef inline int64_t count_few(const Node* node) noexcept nogil:
+    """How many entries are in the leaves of a node; -1: more than FEW_LEFT, or it has nodes."""
+    cdef uint64_t left = node.used
+    cdef const Child* child
+    cdef int64_t count = 0
+    while left != 0 and count <= FEW_LEFT:
+        child = &node.children[lowest_bit(left)]
+        left &= left - 1
+        if child.count == NODE:
+            return -1
+        count += child.count
+    return count if count <= FEW_LEFT else -1
+
+
+cdef inline void unburst(Queue* q, Child* child) noexcept nogil:
+    """Make a leaf of a node that has leaves only. One free block is enough: one is given for each that is emptied."""
+    cdef Node* node = <Node*>child.part
+    cdef Block* block
+    cdef Block* following
+    cdef int64_t i, count
+    cdef int digit
+    child[0] = Child(NULL, 0)
+    for digit in range(FAN):
+        block = <Block*>node.children[digit].part
+        count = filled(node.children[digit].count)
+        while block != NULL:
+            for i in range(count):
+                add_to_leaf(q, child, &block.entries[i])
+            following = block.next
+            give_block(q, block)
+            block = following
+            count = BLOCK
+    free_node(q, node)
 
 
 cdef inline bint put_far(Queue* q, const Entry* entry) noexcept nogil:

@@ -113,6 +113,7 @@ from ._queue cimport (
     is_behind,
     is_settled,
     leaf_behind,
+    merge,
     next_run,
     put_far,
     queue_count,
@@ -250,7 +251,7 @@ cdef cnp.ndarray int64_array(object values, str name):
     """Give a contiguous int64[n] that nobody else writes to; sequences of ints are converted, nothing is cast."""
     cdef Py_ssize_t k
     cdef list ints
-    cdef cnp.ndarray filled
+    cdef cnp.ndarray result
     cdef int64_t* into
     if not isinstance(values, np.ndarray):
         try:
@@ -261,11 +262,11 @@ cdef cnp.ndarray int64_array(object values, str name):
         for k in range(len(ints)):
             if type(ints[k]) is not int:
                 ints[k] = integer(ints[k], f"{name}[{k}]")
-        filled = np.empty(len(ints), dtype=np.int64)
-        into = <int64_t*>cnp.PyArray_DATA(filled)
+        result = np.empty(len(ints), dtype=np.int64)
+        into = <int64_t*>cnp.PyArray_DATA(result)
         for k in range(len(ints)):
             into[k] = instant(ints[k], name)
-        return filled
+        return result
     if values.dtype != np.int64 or not values.dtype.isnative:
         raise TypeError(f"{name} must be int64[n], got {values.dtype!r}")
     if values.ndim != 1:
@@ -304,11 +305,11 @@ cdef int reserve(Taken* taken, cnp.ndarray ids, list items) except -1:
 
 cdef void cut_list(list items, Py_ssize_t n):
     """Let the places behind the first n go, all of them None."""
-    cdef Py_ssize_t k, room = len(items)
+    cdef Py_ssize_t surplus = len(items) - n
     try:
         del items[n:]
     except MemoryError:                 # even this takes memory
-        for k in range(n, room):
+        for _ in range(surplus):
             Py_DECREF(None)
         Py_SET_SIZE(items, n)
 
@@ -744,8 +745,8 @@ cdef class Timetable:
         """
         cdef Taken taken = Taken(NULL, 0, 0, limit_of(limit))
         cdef list items = []
-        cdef cnp.ndarray ids = self._take_block(instant(now, "now"), &taken, items)      # has what `taken` points to
-        self._release_block(taken.ids, taken.n, 1, items)
+        cdef cnp.ndarray ids = self._take_block(instant(now, "now"), &taken, items)
+        self._release_block(<int64_t*>cnp.PyArray_DATA(ids), taken.n, 1, items)
         cut_list(items, taken.n)
         self._tidy()
         return items
@@ -1530,6 +1531,7 @@ cdef class Timetable:
             behind[0] = end_at(&way)
             seen += leaf.count
             self._compact(leaf, &way)
+            seen += merge(&self._q, behind)
         return True
 
     cdef void _compact(self, Child* leaf, const Way* way) noexcept nogil:
