@@ -15,6 +15,7 @@ TIMETABLE = {"_timetable", "_heapq_timetable", "_ready", "_heap", "_queue", "_so
 # They know no room.
 GROUND = {
     "_units",
+    "_libc",
     "_steps",
     "_wall",
     "errors",

@@ -13,6 +13,8 @@ import select
 import threading
 from collections.abc import Callable
 
+from ._libc import libc
+
 CLOCK_REALTIME = 0
 TFD_CLOEXEC = os.O_CLOEXEC if hasattr(os, "O_CLOEXEC") else 0
 TFD_TIMER_ABSTIME = 1
@@ -33,12 +35,12 @@ def step_timer() -> int:
 
     Raises: OSError, or AttributeError on a system without it.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd: int = libc.timerfd_create(CLOCK_REALTIME, TFD_CLOEXEC)
+    system = libc()
+    fd: int = system.timerfd_create(CLOCK_REALTIME, TFD_CLOEXEC)
     if fd < 0:
         raise OSError(ctypes.get_errno(), "timerfd_create failed")
     spec = _Itimerspec(_Timespec(0, 0), _Timespec(FAR, 0))
-    if libc.timerfd_settime(fd, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, ctypes.byref(spec), None) != 0:
+    if system.timerfd_settime(fd, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, ctypes.byref(spec), None) != 0:
         error = ctypes.get_errno()
         os.close(fd)
         raise OSError(error, "timerfd_settime failed")

@@ -2859,9 +2859,10 @@ class Agenda:
                 without_traceback(error)
         finally:
             round.finish(self)
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            return to_raise(error).with_traceback(trace)
-        return None
+        try:
+            return to_raise(error).with_traceback(trace) if isinstance(error, (KeyboardInterrupt, SystemExit)) else None
+        finally:
+            trace = None  # if the policy raised the error, this frame is in it
 
     def _log(self, job: Job, attempt: int, error: BaseException, refused: bool, state: int, wait: int) -> None:
         trace = (type(error), error, error.__traceback__)

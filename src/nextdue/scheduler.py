@@ -453,9 +453,9 @@ def _runs_here(agenda: Agenda) -> tuple[int, int]:
 def _sharpen() -> None:
     """Set this thread's timer slack to 1 ns: by default Linux adds 50 us to each timed wait."""
     if sys.platform == "linux":
-        import ctypes
+        from ._libc import libc  # here: ctypes is not for everybody
 
-        ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK
+        libc().prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK
 
 
 class _Crew:
