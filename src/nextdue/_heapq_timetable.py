@@ -66,6 +66,13 @@ def priority_of(priority: Any) -> int:
     return result
 
 
+def iterator(items: Any) -> Any:
+    try:
+        return iter(items)
+    except TypeError:
+        raise TypeError(f"items must be an iterable or None, got {items!r}") from None
+
+
 def ints(values: Any, name: str) -> list[int]:
     """Give a list of ints within int64, from int64[n] or a sequence of ints; nothing is cast."""
     if not isinstance(values, np.ndarray):
@@ -74,11 +81,12 @@ def ints(values: Any, name: str) -> list[int]:
         except TypeError:
             raise TypeError(f"{name} must be int64[n] or a sequence of ints, got {values!r}") from None
         return [instant(value, f"{name}[{k}]") for k, value in enumerate(values)]
-    if values.dtype != np.int64 or not values.dtype.isnative:
-        raise TypeError(f"{name} must be int64[n], got {values.dtype!r}")
-    if values.ndim != 1:
-        raise ValueError(f"{name} must be int64[n], got shape {values.shape!r}")
-    return values.tolist()  # type: ignore[no-any-return]
+    array = np.asarray(values)  # of the base class: one derived from it may say anything about itself
+    if array.dtype != np.int64 or not array.dtype.isnative:
+        raise TypeError(f"{name} must be int64[n], got {array.dtype!r}")
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be int64[n], got shape {array.shape!r}")
+    return array.tolist()  # type: ignore[no-any-return]
 
 
 class _Slot:
@@ -174,7 +182,7 @@ class HeapqTimetable:
     ) -> npt.NDArray[np.int64]:
         """Add a timer for each element, in order; return their ids, int64[n]. Complexity: k times `add`."""
         times = ints(run_at, "run_at")
-        objects = [None] * len(times) if items is None else list(items)
+        objects = [None] * len(times) if items is None else list(iterator(items))
         if len(objects) != len(times):
             raise ValueError(f"items must be {len(times)} objects, as many as run_at, got {len(objects)}")
         ids = np.empty(len(times), dtype=np.int64)

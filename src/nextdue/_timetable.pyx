@@ -267,11 +267,19 @@ cdef cnp.ndarray int64_array(object values, str name):
         for k in range(len(ints)):
             into[k] = instant(ints[k], name)
         return result
+    values = np.asarray(values)  # of the base class: one derived from it may say anything about itself
     if values.dtype != np.int64 or not values.dtype.isnative:
         raise TypeError(f"{name} must be int64[n], got {values.dtype!r}")
     if values.ndim != 1:
         raise ValueError(f"{name} must be int64[n], got shape {values.shape!r}")
     return np.array(values, dtype=np.int64, order="C")
+
+
+cdef object iterator(object items):
+    try:
+        return iter(items)
+    except TypeError:
+        raise TypeError(f"items must be an iterable or None, got {items!r}") from None
 
 
 cdef int64_t raise_add_error(int64_t code) except -1:
@@ -538,7 +546,7 @@ cdef class Timetable:
         cdef int64_t* target = <int64_t*>cnp.PyArray_DATA(ids)
         cdef int64_t i, code, done = 0, with_items = 0
         if items is not None:
-            items = list(items)
+            items = list(iterator(items))
             if len(items) != k:
                 raise ValueError(f"items must be {k} objects, as many as run_at, got {len(items)}")
         if k == 0:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from datetime import timedelta
 from typing import Any
 
 NEVER = 2**63 - 1
 SECOND = 1_000_000_000
+
+
+def index_of(value: Any) -> int | None:
+    """Return an int, or what has an `__index__`, as an int; None for everything else, bool too."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:  # to have an `__index__` says nothing: numpy's arrays of floats have one
+            pass
+    return None
 
 
 def duration_ns(value: Any, name: str) -> int:

@@ -5,11 +5,10 @@ All of this calls user code (time zones, rules), so none of it is called under a
 
 from __future__ import annotations
 
-import operator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ._units import NEVER, SECOND
+from ._units import NEVER, SECOND, index_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -53,9 +52,10 @@ def next_slot(when: Any, calendar: bool, base: int) -> int | None:
         answer = when(base)
         if answer is None:
             return None
-        if isinstance(answer, bool) or not hasattr(answer, "__index__"):
+        instant = index_of(answer)
+        if instant is None:
             raise TypeError(f"when must give int nanoseconds or None, got {answer!r}")
-        slot = min(operator.index(answer), NEVER)
+        slot = min(instant, NEVER)
         if slot <= base:
             raise ValueError(f"when must give an instant later than {base}, got {answer!r}")
         return slot

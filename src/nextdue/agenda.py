@@ -50,7 +50,6 @@ import contextvars
 import inspect
 import logging
 import math
-import operator
 import random
 import time
 import types
@@ -63,7 +62,7 @@ from datetime import datetime
 from functools import partial
 
 from ._reports import Event, JobInfo, Lags, Run, Stats, here
-from ._units import duration_ns, limit_ns, positive_ns
+from ._units import duration_ns, index_of, limit_ns, positive_ns
 from ._wall import instant_ns, is_calendar, next_slot
 from .errors import DuplicateJobId, FailedResult, TooManyJobs, UnknownJobId
 from .retry import DEFAULT
@@ -189,9 +188,10 @@ def reading(now: Any, name: str) -> int:
     """What a clock has returned, checked."""
     instant = plain_int(now)
     if instant == ODD:
-        if isinstance(now, bool) or not hasattr(now, "__index__"):
+        whole = index_of(now)
+        if whole is None:
             raise TypeError(f"{name} must return int nanoseconds, got {now!r}")
-        instant = plain_int(operator.index(now))
+        instant = plain_int(whole)
     if not AWAKE < instant < NEVER:
         raise OverflowError(f"{name} must return int nanoseconds within int64, got {now!r}")
     return instant
@@ -977,9 +977,10 @@ class Agenda:
             raise TypeError(f"wall_clock must be callable, got {wall_clock!r}")
         if retry is not None and not callable(retry):
             raise TypeError(f"retry must be callable or None, got {retry!r}")
-        if isinstance(history, bool) or not hasattr(history, "__index__"):
+        kept = index_of(history)
+        if kept is None:
             raise TypeError(f"history must be an int, got {history!r}")
-        if operator.index(history) < 0:
+        if kept < 0:
             raise ValueError(f"history must be 0 or more, got {history!r}")
         age = limit_ns(history_age, "history_age")
         unlimited = max_waiting is None or (isinstance(max_waiting, float) and max_waiting == math.inf)
@@ -1004,7 +1005,7 @@ class Agenda:
         self._retry = retry
         self._names: dict[str, Job] = {}  # given id -> its newest job
         self._ended: list[Job] = []  # a ring of ended jobs, the oldest at _oldest
-        self._history = min(operator.index(history), 2**31)
+        self._history = min(kept, 2**31)
         self._oldest = 0
         self._history_age = NEVER if age is None else age
         self._aging: Any = None if age is None else deque()  # in place of the ring: job, instant of its end, job, ...
@@ -1109,7 +1110,9 @@ class Agenda:
             and timeout is None
             and is_failure is None
             and context is None
+            and type(key_limit) is int
             and key_limit == 1
+            and type(on_upstream_failure) is str
             and on_upstream_failure == "cancel"
             and type(jitter) is int
             and jitter == 0
@@ -1365,12 +1368,13 @@ class Agenda:
     def _start(self, now: int, delay: Any, at: Any, name: str) -> int:
         if at is None:
             return later(now, duration(delay, name))
-        if isinstance(at, bool) or not hasattr(at, "__index__"):
+        instant = index_of(at)
+        if instant is None:
             rule = AT if name == "delay" else "int nanoseconds on the agenda's clock"  # a first slot is no date
             raise TypeError(f"at must be {rule}, got {at!r}")
         if type(delay) is not int or delay != 0:
             raise ValueError(f"{name} must be 0 where at is given, got {delay!r}")
-        return min(max(operator.index(at), AWAKE + 1), NEVER)
+        return min(max(instant, AWAKE + 1), NEVER)
 
     def _date(self, at: Any, delay: Any, now: int) -> int:
         """The instant of the wall clock at which a run is due, and a timetable for it."""
@@ -1384,9 +1388,10 @@ class Agenda:
         rank = plain_int(priority)
         if -2048 <= rank <= 2047:
             return rank
-        if isinstance(priority, bool) or not hasattr(priority, "__index__"):
+        whole = index_of(priority)
+        if whole is None:
             raise TypeError(f"priority must be an int, got {priority!r}")
-        rank = plain_int(operator.index(priority))
+        rank = plain_int(whole)
         if not -2048 <= rank <= 2047:
             raise ValueError(f"priority must be from -2048 to 2047, got {priority!r}")
         return rank
@@ -1485,9 +1490,10 @@ class Agenda:
                 self._wall = wall
 
     def _limit_at(self, until: Any) -> int:
-        if isinstance(until, bool) or not hasattr(until, "__index__"):
+        instant = index_of(until)
+        if instant is None:
             raise TypeError(f"until must be int nanoseconds on the agenda's clock or None, got {until!r}")
-        return min(max(operator.index(until), AWAKE), NEVER)
+        return min(max(instant, AWAKE), NEVER)
 
     def _repeating(self, extras: Extras, kind: int, period: int, run_at: int, until: Any, max_runs: Any) -> Extras:
         extras.own_retry = True  # a repeating job carries on; it is retried by a policy of its own alone
@@ -1514,9 +1520,13 @@ class Agenda:
     ) -> Job:
         upstream = None
         if after is not None:
-            if isinstance(after, (Job, str, int)):
+            try:
+                several = None if isinstance(after, (Job, str, int)) else iter(after)
+            except TypeError:
+                several = None
+            if several is None:
                 raise TypeError(f"after must be jobs or their ids in a sequence, got {after!r}")
-            upstream = list(after)
+            upstream = list(several)
             if self._aging is not None:
                 self._forget_old()
             for other in upstream:
@@ -2157,16 +2167,16 @@ class Agenda:
 
         Returns: list of `Job`. Should there be no memory for all, those that there is memory for; the rest stays ready.
         """
-        if limit is not None:
-            if isinstance(limit, bool) or not hasattr(limit, "__index__"):
-                raise TypeError(f"limit must be an int or None, got {limit!r}")
-            if operator.index(limit) < 0:
-                raise ValueError(f"limit must be 0 or more, got {limit!r}")
+        most = NEVER if limit is None else index_of(limit)
+        if most is None:
+            raise TypeError(f"limit must be an int or None, got {limit!r}")
+        if most < 0:
+            raise ValueError(f"limit must be 0 or more, got {limit!r}")
         now = self._now()
         self._make_due(now)
         taken: list[Any] = []
         bound = NO_BOUND
-        left = NEVER if limit is None else operator.index(limit)
+        left = min(most, NEVER)
         while left > 0:
             left -= 1
             try:
