@@ -16,7 +16,7 @@ HEAD = """
 import os, signal, sys, threading, time
 import nextdue
 from nextdue import Scheduler, Status, pure
-Agenda = {agenda}
+Agenda, Timetable = {stack}.Agenda, {stack}.Timetable
 def make(**arguments):
     return Scheduler(workers=2, agenda=Agenda(), **arguments)
 def say(*words):
@@ -29,7 +29,7 @@ def run(stack):
     """Run a script and return the lines it printed. It has to end well and say nothing on standard error."""
 
     def run(script):
-        head = HEAD.format(agenda="pure.Agenda" if stack.name == "pure" else "nextdue.Agenda")
+        head = HEAD.format(stack="pure" if stack.name == "pure" else "nextdue")
         done = subprocess.run(
             [sys.executable, *QUIET, "-P", "-c", head + textwrap.dedent(script)],
             capture_output=True,
@@ -149,6 +149,77 @@ def test_scheduler_that_is_never_shut_down_does_not_warn_at_exit(run):
     assert run("import warnings; warnings.simplefilter('always'); scheduler = make(); say('end')") == ["end"]
 
 
+def test_exit_while_a_daemon_thread_adds_and_cancels_is_quiet(run):
+    script = """
+        scheduler, table = make(), Timetable()
+        turns = threading.Semaphore(0)
+        def work():
+            ids = [0]
+            while True:
+                ids.append(table.add(len(ids), scheduler))
+                table.cancel(ids[len(ids) // 2])
+                turns.release()
+                try:
+                    scheduler.schedule(int, delay=len(ids) % 2).cancel()
+                except RuntimeError:
+                    pass  # the exit has begun
+        for _ in range(3):
+            threading.Thread(target=work, daemon=True).start()
+        for _ in range(1000):
+            turns.acquire()
+        say("end")
+    """
+    assert run(script) == ["end"]
+
+
+def test_exit_waits_for_a_job_that_runs_and_for_no_other(run):
+    script = """
+        scheduler = make()
+        began = threading.Event()
+        def task():
+            began.set()
+            try:
+                while True:
+                    scheduler.schedule(say, delay=1e6, args=("far",)).cancel()
+            except RuntimeError:
+                say("ran to its end")  # which the main thread, at its own, waits for
+        scheduler.schedule(task)
+        scheduler.schedule(say, delay=1e6, args=("far",))
+        scheduler.schedule_at_fixed_rate(say, initial_delay=1e6, period=1, args=("far",))
+        began.wait()
+    """
+    assert run(script) == ["ran to its end"]
+
+
+def test_atexit_handler_may_drive_an_agenda_and_a_timetable(run):
+    script = """
+        import atexit
+        agenda, table = Agenda(), Timetable()
+        def last():
+            agenda.schedule(say, args=("at exit",))
+            table.add(1, "item")
+            say(agenda.run_due(), table.pop_due(1), agenda.stats().succeeded)
+        atexit.register(last)
+    """
+    assert run(script) == ["at exit", "1 ['item'] 1"]
+
+
+def test_scheduler_made_by_an_atexit_handler_works_or_says_why_not(run):  # B207
+    script = """
+        import atexit
+        def last():
+            try:
+                scheduler = make()
+            except RuntimeError as error:
+                say(str(error).startswith("can't create new thread"))  # from 3.12 on
+            else:
+                say(scheduler.submit(int).result() == 0)
+                scheduler.shutdown()
+        atexit.register(last)
+    """
+    assert run(script) == ["True"]
+
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 FORK = """
@@ -259,6 +330,68 @@ def test_child_of_a_fork_makes_its_own_scheduler(run):  # B210
 
 
 @needs_fork
+def test_pool_of_forked_processes_beside_a_busy_scheduler_works(run):  # B210
+    script = """
+        import multiprocessing
+        scheduler = make()
+        stop, jobs = threading.Event(), []
+        def add():
+            while not stop.is_set():
+                jobs.append(scheduler.schedule(int, delay=len(jobs) % 2 * 1e-4))
+                jobs[len(jobs) // 2].cancel()
+                jobs[-1].wait()  # so that there are not too many of them
+        threads = [threading.Thread(target=add) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        def child(k):
+            table = Timetable()
+            table.add_many(range(1000), range(1000))
+            with make() as own:
+                return own.submit(pow, 2, k).result(20) + own.schedule(len, args=(table.pop_due(9),)).result(20)
+        for _ in range(3):
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                say(*pool.map(child, range(4)))
+        stop.set()
+        for thread in threads:
+            thread.join()
+        scheduler.shutdown()
+        stats = scheduler.stats()
+        say(stats.succeeded + stats.cancelled - len(jobs), stats.waiting, stats.ready, stats.running)
+    """
+    assert run(script) == ["11 12 14 18"] * 3 + ["0 0 0 0"]
+
+
+@needs_fork
+def test_fork_while_threads_do_long_work_on_timetables_leaves_the_childs_own_usable(run):
+    script = (
+        FORK
+        + """
+        stop = threading.Event()
+        def work(table):
+            while not stop.is_set():
+                table.cancel_many(table.add_many(range(20_000)))
+                table.pop_due(10**6)
+        tables = [Timetable() for _ in range(3)]
+        threads = [threading.Thread(target=work, args=(table,)) for table in tables]
+        for thread in threads:
+            thread.start()
+        def work_of_child():
+            table, agenda = Timetable(), Agenda()
+            table.add_many(range(20_000), range(20_000))
+            agenda.schedule(int)
+            return (len(table.pop_due(10**6)), agenda.run_due()) == (20_000, 1)
+        say(*[child_of(work_of_child) for _ in range(10)])
+        stop.set()
+        for thread in threads:
+            thread.join()
+        for table in tables:
+            table.check()
+    """
+    )
+    assert run(script) == ["0 0 0 0 0 0 0 0 0 0"]
+
+
+@needs_fork
 def test_task_that_forks_does_not_run_ready_jobs_in_the_child(run):
     script = """
         scheduler = Scheduler(workers=1, agenda=Agenda())
@@ -309,3 +442,107 @@ def test_signal_handler_that_shuts_down_during_a_shutdown_returns(run):
         say(*scheduler.shutdown())
     """
     assert run(script) == ["False 0 1", "True 0 0"]
+
+
+STORM = """
+        import itertools, random
+        rng, calls, turns = random.Random(0), [], itertools.count()
+        def storm(handler, work, until):
+            inside = []
+            def once(*_):
+                if not inside:  # a slow machine would nest them without end
+                    inside.append(True)
+                    handler()
+                    calls.append(inside.pop())
+            signal.signal(signal.SIGALRM, once)
+            signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+            try:
+                while len(calls) < until:
+                    work()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+def test_signal_handler_inside_the_calls_of_a_timetable_may_make_the_same_calls(run):
+    """Whatever it interrupts: at the end each timer was taken or cancelled once, or waits."""
+    script = (
+        STORM
+        + """
+        table = Timetable()
+        ids, added, gone = [0] * 20, [], []
+        def turn():
+            k = next(turns) % 9
+            if k < 3:
+                added.append(1)
+                ids.append(table.add(rng.randrange(1000), next(turns), priority=k))
+            elif k == 3:
+                gone.append(table.cancel(rng.choice(ids)))
+            elif k == 4:
+                table.reschedule(rng.choice(ids), rng.randrange(1000))
+            elif k == 5:
+                gone.append(len(table.pop_due(rng.randrange(1000), 3)))
+            elif k == 6:
+                added.append(20)
+                ids.extend(table.add_many(range(20), range(20)).tolist())
+            elif k == 7:
+                gone.append(table.cancel_many(rng.sample(ids, 15)))
+            else:
+                gone.append(len(table.pop_due_ids(50, 8)))
+                repr(table), ids[-1] in table
+        def handler():
+            for _ in range(5):
+                turn()
+        storm(handler, turn, 2000)
+        table.check()
+        left = len(table)
+        runs = [table.pop()[0] for _ in range(left)]
+        say(sum(added) - sum(gone) == left, runs == sorted(runs), len(table))
+    """
+    )
+    assert run(script) == ["True True 0"]
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_promise_16_signal_handler_inside_the_calls_of_a_scheduler_may_make_the_same_calls_and_end_it(run, wait):
+    """It adds, moves, cancels and asks inside whatever it interrupts; at last it shuts down, inside that, too."""
+    script = (
+        STORM
+        + f"""
+        scheduler = make()
+        jobs, ended = [scheduler.schedule(int)], []
+        def turn():
+            k, job = next(turns) % 9, rng.choice(jobs[-50:])
+            if k < 3:
+                jobs.append(scheduler.schedule(int, delay=rng.choice((0, 0.0005, 1e6)), priority=k))
+            elif k == 3:
+                job.cancel()
+            elif k == 4:
+                scheduler.reschedule(job, delay=rng.choice((0, 1e6)))
+            elif k == 5:
+                scheduler.pause(job), scheduler.resume(job)
+            elif k == 6:
+                scheduler.run_now(job)
+            elif k == 7:
+                jobs.append(scheduler.schedule_with_fixed_delay(int, initial_delay=0, delay=0.001, max_runs=2))
+            else:
+                scheduler.stats(), scheduler.next_run_at(), repr(job), job.wait(0)
+        def handler():
+            if len(calls) == 1500:
+                ended.append(scheduler.shutdown(wait={wait}))
+            try:
+                for _ in range(3):
+                    turn()
+            except RuntimeError as error:
+                ended.append(error)
+        try:
+            storm(handler, turn, 10**9)
+        except RuntimeError as error:
+            say(error)
+        say(len(ended) > 0, *scheduler.shutdown(timeout=60, cancel_futures=True)[::2])
+        stats = scheduler.stats()
+        say(stats.succeeded + stats.cancelled - len(jobs), stats.waiting, stats.ready, stats.running)
+        say(all(job.wait(0) for job in jobs))
+    """
+    )
+    assert run(script) == ["cannot schedule new jobs after shutdown", "True True 0", "0 0 0 0", "True"]
