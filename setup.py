@@ -46,7 +46,7 @@ def extensions() -> list[Extension]:
         )
 
     # Cython looks for what a .py cimports nowhere: compile such a one anew when a .pxd is newer.
-    for plain in ("agenda", "compat/_kombu"):
+    for plain in ("agenda", "compat/_kombu", "compat/_threading"):
         made = Path(f"build/cython/src/nextdue/{plain}.c")
         if made.exists() and any(p.stat().st_mtime > made.stat().st_mtime for p in Path("src/nextdue").rglob("*.pxd")):
             made.unlink()
@@ -54,12 +54,13 @@ def extensions() -> list[Extension]:
         [
             extension("_timetable", "_timetable.pyx"),
             extension("_ready", "_ready.pyx"),
-            # One source: agenda.py is a plain module and, typed by _agenda_c.pxd, this extension; _kombu.py likewise.
+            # One source: agenda.py is a plain module and, typed by _agenda_c.pxd, this extension; likewise the others.
             extension("_agenda_c", "agenda.py"),
             extension("compat._floats_c", "compat/_floats_c.pyx"),
             extension("compat._simpy_c", "compat/_simpy_c.pyx"),
             extension("compat._timers", "compat/_timers.pyx"),
             extension("compat._kombu_c", "compat/_kombu.py"),
+            extension("compat._threading_c", "compat/_threading.py"),
         ],
         build_dir="build/cython",
         compiler_directives={

@@ -224,6 +224,16 @@ def test_timer_when_made_in_a_callback_then_it_inherits_daemon() -> None:
     assert [timer.daemon for timer in made] == [True, False]
 
 
+def test_thread_when_made_in_a_callback_then_it_inherits_the_timers_daemon() -> None:
+    made: list[threading.Thread] = []
+    for daemon in (True, False):
+        timer = Timer(0, lambda: made.append(threading.Thread(target=noop)))
+        timer.daemon = daemon
+        timer.start()
+        timer.join(PATIENCE)
+    assert [thread.daemon for thread in made] == [True, False]
+
+
 def test_start_when_an_earlier_one_comes_then_it_is_not_late_for_the_later(waiting: Timer) -> None:  # 12, B75
     for _ in range(50):
         called = threading.Event()
@@ -240,6 +250,7 @@ def test_run_when_overridden_then_it_is_a_real_thread() -> None:
     seen: list[Any] = []
     called: list[int] = []
     timer = Mine(0.001, called.append, (1,))
+    assert (timer.args, Mine(1, noop).args, Mine(1, noop).kwargs) == ((1,), [], {})
     timer.name, timer.daemon = "mine", True
     timer.start()
     timer.join(PATIENCE)
