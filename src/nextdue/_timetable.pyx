@@ -37,9 +37,10 @@ tree, O(log32 n). Cancel one bit, and O(1) amortised for the rebuild that runs w
 dead; reschedule as add; k at once k times as much, in a loop without the GIL. A chunk moves to the annex after at least
 three quarters of it were freed, and is made again when all others are full: O(1) for each of those.
 
-The lock is held for some 100 us at most, but for `clear` and `_trim`, and where many dead entries come in a row: one
-step is short, and what is long is done in rounds of `LONG` steps with the lock given back between them. So others may
-see a part of it: what is added at once, in the order of the block; what is taken at once is taken as by as many pops.
+The lock is held for some 100 us at most: one step is short, and what is long is done in rounds of `LONG` steps with the
+lock given back between them. So others may see a part of it: what is added at once, in the order of the block; what is
+taken at once is taken as by as many pops. In one hold, and so in O(n), are only `clear`, `_snapshot`, `_trim`, which
+passes over the pages and makes the annex anew, and dead entries that come first in a row, at most half of all.
 With 10 M waiting and one hour of times the longest pop took 0.18 ms of CPU time, where buckets took 10 ms; with
 1 M, on a machine with five busy processes a core, the latest run of 3,000 was 11 ms late, where with them 150-177 ms.
 A mutex that is free for a moment goes to who is awake, not to who waits for it: see `give_way`.
@@ -74,6 +75,9 @@ From here on CPU time, on a machine with five busy processes a core, which makes
     in it
     not done: huge pages for blocks and slots    hold 411-330 instead of 525-503, pop 156-151 instead of 209-193, before
                                                  there was an inbox (glibc.malloc.hugetlb=1, a setting of the process)
+
+By callgrind, 100 k timers at random times, an add takes 665 instructions, where 568 with buckets, and a pop 960, where
+881: what the tree spares is not work but waiting, for memory and for the lock.
 
 The timers' side is as in Go (a 4-ary heap, lazily deleted), with OpenJDK's seq for FIFO among equals
 (ScheduledThreadPoolExecutor); slot + generation is a slotmap.
