@@ -546,3 +546,27 @@ def test_promise_16_signal_handler_inside_the_calls_of_a_scheduler_may_make_the_
     """
     )
     assert run(script) == ["cannot schedule new jobs after shutdown", "True True 0", "0 0 0 0", "True"]
+
+
+def test_promise_16_signal_handler_that_the_lock_is_held_around_ends_the_scheduler_afterwards(run, stack):
+    """The pure stack has Python under its lock, and so signal handlers: they can wait there for nobody."""
+    if stack.name == "compiled":
+        pytest.skip("no Python runs under its lock")
+    script = """
+        scheduler = make()
+        table = scheduler._agenda._tt
+        add, answers = table._add, []
+        def handler(*_):
+            answers.extend((scheduler.wait_idle(), *scheduler.shutdown()))
+        signal.signal(signal.SIGUSR1, handler)
+        def interrupted(*arguments):
+            timer_id = add(*arguments)
+            if not answers:
+                signal.raise_signal(signal.SIGUSR1)
+            return timer_id
+        table._add = interrupted
+        job = scheduler.schedule(int, delay=1e6)
+        say(*answers)
+        say(job.wait(30), job.status.name, *scheduler.shutdown())
+    """
+    assert run(script) == ["False False 0 0", "True CANCELLED True 1 0"]

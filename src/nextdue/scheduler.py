@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, Unpack
 from zoneinfo import ZoneInfo
 
@@ -310,6 +311,8 @@ class Scheduler(Executor):
         deadline = None if limit is None else time.monotonic_ns() + limit
         if self._agenda._is_orphaned():
             raise RuntimeError(_pure.ORPHANED)
+        if _is_inside(self._agenda):
+            return False
         excused, kept = _runs_here(self._agenda)
         waiter = _parked()
         idle = True
@@ -361,9 +364,9 @@ class Scheduler(Executor):
         agenda = self._agenda
         if agenda._is_orphaned():
             return Shutdown(False, agenda._count_left(), 0)
-        self._end(bool(cancel_futures))
+        ended = self._end(bool(cancel_futures))
         excused, kept = _runs_here(agenda)
-        if wait:
+        if wait and ended:
             waiter = _parked()
             while agenda._join(waiter, excused, kept) and _acquire(waiter, deadline):
                 if excused:
@@ -372,17 +375,16 @@ class Scheduler(Executor):
             if not excused:
                 self._join_threads(deadline)
         running = max(0, agenda._count_running() - excused)
-        return Shutdown(running == 0, agenda._count_unstarted(), running)
+        return Shutdown(ended and running == 0, agenda._count_unstarted(), running)
 
-    def _end(self, cancel_futures: bool) -> None:
-        """Close the agenda and send the threads home."""
-        self._agenda._close(cancel_futures)
-        self._agenda._wake_all()
-        for unsubscribe in self._unsubscribe:
-            try:
-                unsubscribe()
-            except BaseException:
-                complain("the clock's subscription could not be ended")
+    def _end(self, cancel_futures: bool) -> bool:
+        """Close the agenda and send the threads home; False: that is done as soon as the call is over we are inside."""
+        end = partial(_close, self._agenda, self._unsubscribe, cancel_futures)
+        if _is_inside(self._agenda):
+            threading.Thread(target=end, name="nextdue-end", daemon=True).start()
+            return False
+        end()
+        return True
 
     def _join_threads(self, deadline: int | None) -> None:
         """Wait for the threads to end, but for a caller that is one of them: the others may wait for it in here."""
@@ -423,6 +425,24 @@ def _acquire(lock: Any, deadline: int | None) -> bool:
             return True
         if deadline is not None and time.monotonic_ns() >= deadline:
             return False
+
+
+def _is_inside(agenda: Agenda) -> bool:
+    """Whether this thread is in the middle of a call of the agenda's: as a signal handler, or a finalizer.
+
+    On the pure stack it holds the lock then: what it interrupts is half done, and nobody else goes on before it ends.
+    """
+    return isinstance(agenda, _pure.Agenda) and bool(agenda._tt.lock._is_owned())  # type: ignore[attr-defined]
+
+
+def _close(agenda: Agenda, unsubscribes: list[Callable[[], None]], cancel_futures: bool) -> None:
+    agenda._close(cancel_futures)
+    agenda._wake_all()
+    for unsubscribe in unsubscribes:
+        try:
+            unsubscribe()
+        except BaseException:
+            complain("the clock's subscription could not be ended")
 
 
 class _Gate:
