@@ -113,6 +113,7 @@ def test_key_limit_must_agree(agenda):
         ({"context": {}}, TypeError, "context must be a contextvars.Context or None, got {}"),
         ({"jitter": -1}, ValueError, "jitter must be 0 or more, got -1"),
         ({"after": "a"}, TypeError, "after must be jobs or their ids in a sequence, got 'a'"),
+        ({"after": 1.5}, TypeError, "after must be jobs or their ids in a sequence, got 1.5"),
         ({"after": [1.5]}, TypeError, "job must be a Job or its id (str or int), got 1.5"),
         ({"on_upstream_failure": "run"}, ValueError, "on_upstream_failure must come with after, got 'run'"),
         ({"on_upstream_failure": 1}, ValueError, "on_upstream_failure must be one of 'cancel', 'run', got 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 
 import pytest
@@ -479,6 +480,16 @@ def test_jitter_of_a_one_off_is_added_to_its_delay(agenda, clock):
     times = {agenda.schedule(print, delay=10, jitter=5).run_at for _ in range(50)}
     assert all(10 * S <= at <= 15 * S for at in times)
     assert len(times) > 10
+
+
+@pytest.mark.parametrize("jitter", [1e-6, 1, 24 * 3600, 365 * 24 * 3600, 290 * 365 * 24 * 3600])
+def test_jitter_is_spread_evenly_however_long_it_is(agenda, jitter):
+    random.seed(3)
+    parts = [agenda.schedule(print, jitter=jitter).run_at / (jitter * S) for _ in range(2_000)]
+    assert 0 <= min(parts) < 0.02
+    assert 0.98 < max(parts) <= 1
+    for quarter in range(4):
+        assert 400 <= sum(quarter <= 4 * part < quarter + 1 for part in parts) <= 600
 
 
 def test_jitter_of_a_fixed_delay_job_is_added_to_each_delay(agenda, clock):

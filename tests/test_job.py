@@ -63,7 +63,7 @@ def test_job_is_read_only(agenda, name):
 def test_job_is_made_by_an_agenda_alone(stack):
     with pytest.raises(TypeError) as caught:
         stack.Job()
-    assert str(caught.value) == "a Job is made by schedule(), schedule_at_fixed_rate() or schedule_with_fixed_delay()"
+    assert str(caught.value) == "a Job is made by a schedule method of an Agenda or a Scheduler"
 
 
 def test_job_that_ended_keeps_the_instant_of_its_last_run(agenda, clock):

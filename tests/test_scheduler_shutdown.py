@@ -282,6 +282,22 @@ def test_promise_16_watchers_clock_shuts_down(stack):  # B127
     assert results == [(True, 1, 0)]
 
 
+def test_promise_16_clock_that_fails_for_good_does_not_hold_up_the_end(stack):
+    broken = threading.Event()
+
+    def clock():
+        if broken.is_set():
+            raise OSError("clock")
+        return time.monotonic_ns()
+
+    scheduler = Scheduler(workers=1, agenda=stack.Agenda(clock))
+    job = scheduler.schedule(int, delay=FAR)
+    broken.set()
+    assert scheduler.shutdown(timeout=PATIENCE) == (True, 1, 0)
+    assert job.status is Status.CANCELLED
+    assert not any(thread.is_alive() for thread in scheduler._threads)
+
+
 def test_promise_16_signal_handler_shuts_down(stack):
     results = []
     with Scheduler(workers=1, agenda=stack.Agenda()) as scheduler:

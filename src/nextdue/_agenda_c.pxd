@@ -205,6 +205,7 @@ cdef class Extras:
     cdef bint extra
     cdef bint planned_dated
 
+    @cython.locals(chance=int64_t)
     cdef int64_t shaken(self, int64_t instant) noexcept
     cdef bint is_over(self) noexcept
 

@@ -540,7 +540,9 @@ class Extras:
         if self.jitter == 0:
             return instant
         self.seed = (self.seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-        return later(instant, (self.seed >> 16) % (self.jitter + 1))
+        chance = self.seed >> 32  # the better half of this generator, 31 bits
+        # `jitter * chance >> 31` within 64 bits. A remainder would be uneven, and as short as the seed is.
+        return later(instant, (self.jitter >> 31) * chance + ((self.jitter & 0x7FFFFFFF) * chance >> 31))
 
     def is_over(self) -> bool:
         """Whether a repeating job has had its last turn."""
@@ -584,7 +586,7 @@ class Job:
     _task: Any
 
     def __init__(self) -> None:
-        raise TypeError("a Job is made by schedule(), schedule_at_fixed_rate() or schedule_with_fixed_delay()")
+        raise TypeError("a Job is made by a schedule method of an Agenda or a Scheduler")
 
     # What a driver of its own calls: `job.task(*job.args, **job.kwargs)`.
 
@@ -3200,6 +3202,11 @@ class Agenda:
     def _is_over(self) -> bool:
         """Whether the end has come and no run is going or to start: the watcher ends. Caller holds the lock."""
         return self._closed and self._runs == 0 and self._line._waiting() == 0 and self._parked == 0
+
+    def _is_all_over(self) -> bool:
+        """`_is_over`, asked without the lock: for a watcher whose clock fails."""
+        with self._tt.lock:
+            return self._is_over()
 
     def _is_drained_line(self) -> bool:
         """Whether the end has come and nothing is ready: for a dispatcher, which then ends."""

@@ -589,6 +589,8 @@ class _Watcher:
                         self.park.acquire(True, min(sleep / SECOND, self.longest))
                 return
             except BaseException:  # of the clock, or thrown into the thread: nothing ends the watcher
+                if self.agenda._is_all_over():
+                    return  # a clock that fails for good does not hold up the end
                 complain("the watcher failed; it looks again in %g s", pause)
                 self.park.acquire(True, pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
