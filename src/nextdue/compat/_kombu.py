@@ -31,7 +31,7 @@ class Enters(Protocol):
     """What a timer has that is made of these."""
 
     Entry: Any
-    _queue: Timetable
+    _queue: Any  # a Timetable; kombu's types, where they are known, say list
 
     def _enter(self, eta: float, priority: Any, entry: Any) -> Any: ...
     def enter_at(self, entry: Any, eta: Any = None, priority: Any = 0) -> Any: ...

@@ -32,7 +32,7 @@ with needs("apscheduler"):
     from apscheduler.jobstores.base import BaseJobStore, ConflictingIdError, JobLookupError
     from apscheduler.schedulers import background, base
 
-__all__ = ["BackgroundScheduler", "JobStore", "ThreadPoolExecutor"]
+__all__ = ["BackgroundScheduler", "JobStore", "ThreadPoolExecutor", "Turns"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NEVER = math.inf
