@@ -11,6 +11,8 @@
 #   make debug         the tests on a build with every check on
 #   make sanitize      the tests on a build with AddressSanitizer and UBSan
 #   make freethreaded  the tests on a free-threaded CPython, which is built first when there is none
+#   make clean         take away what these made, but for the free-threaded CPython
+#   make help          this list
 #
 # PYTHON= selects the interpreter, VENV= the virtual environment. setup.py's switches are heeded: NEXTDUE_PURE=1 make test.
 
@@ -31,7 +33,7 @@ run := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-na
        ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc
 endif
 
-.PHONY: demo test lint types bench soak peers drop-ins cron debug sanitize freethreaded clean
+.PHONY: demo test lint types bench soak peers drop-ins cron debug sanitize freethreaded clean help
 
 demo:
 	@$(install)
@@ -95,3 +97,6 @@ freethreaded:
 clean:
 	rm -rf build dist .venv .venv-debug .venv-sanitize .venv-freethreaded src/*.egg-info
 	rm -rf .peers .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
