@@ -1161,12 +1161,12 @@ class Agenda:
         of this; with a policy of its own (`retry=`) a failed run is tried again, and slots meanwhile are skipped.
 
         Args:
-            initial_delay: until the first slot, seconds or a timedelta; or `at=`, its instant.
+            initial_delay: until the first slot, seconds or a timedelta; or 0, and `at=`, its instant.
             period: seconds or a timedelta, more than 0 ns.
             until: int, nanoseconds on this clock: no slot is later.
             max_runs: after so many slots the job has ended: SUCCEEDED, or FAILED if its last run failed.
-            on_missed: "skip": as above; "burst": each missed slot is run, late, at most 1,000 of them; "shift": where
-                slots were missed they count anew from the late run.
+            on_missed: "skip": as above; "burst": each missed slot is run: the earliest, and the last 1,000 at most;
+                "shift": where slots were missed they count anew from the late run.
             overlap: "skip": as above; "queue": of the slots inside a run one is run right after it.
             jitter: by chance up to so much is added to each slot, at most the period.
             others: as `schedule`.
@@ -1218,7 +1218,7 @@ class Agenda:
         """Run a task again and again, `delay` from the end of a run to the next.
 
         Args:
-            initial_delay: until the first run, seconds or a timedelta; or `at=`, its instant.
+            initial_delay: until the first run, seconds or a timedelta; or 0, and `at=`, its instant.
             delay: seconds or a timedelta, more than 0 ns.
             until, max_runs: as `schedule_at_fixed_rate`.
             others: as `schedule`.
