@@ -11,6 +11,9 @@
 #   make debug         the tests on a build with every check on
 #   make sanitize      the tests on a build with AddressSanitizer and UBSan
 #   make freethreaded  the tests on a free-threaded CPython, which is built first when there is none
+#   make tsan          the tests with many threads there, on a build with ThreadSanitizer
+#   make parallel      tests that share nothing there, each in four threads at once
+#   make bench-freethreaded  PYTHON and the free-threaded CPython side by side; best two of the same version
 #   make clean         take away what these made, but for the free-threaded CPython
 #   make help          this list
 #
@@ -28,12 +31,20 @@ python := $(VENV)/bin/python
 install := tools/install.sh "$(VENV)" "$(PYTHON)"
 # The interpreter is not instrumented, so the sanitizer's runtime has to be there before it.
 # libstdc++ too: its exceptions are looked up when the runtime starts. CPython's own leaks at exit are not our business.
-ifdef NEXTDUE_SANITIZE
+ifeq ($(NEXTDUE_SANITIZE),thread)
+# The kernel may lay memory out where the runtime does not expect it: setarch -R.
+run := LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" \
+       TSAN_OPTIONS="suppressions=tools/tsan_suppressions.txt halt_on_error=1" setarch -R
+else ifdef NEXTDUE_SANITIZE
 run := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
        ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc
 endif
 
-.PHONY: demo test lint types bench soak peers drop-ins cron debug sanitize freethreaded clean help
+# Sets the shell's `python`.
+free_python := python=$${NEXTDUE_FREETHREADED_PYTHON:-$$(tools/build_freethreaded.sh)} && "$$python" -c 'import sysconfig; \
+	sysconfig.get_config_var("Py_GIL_DISABLED") or exit("not a free-threaded CPython")'
+
+.PHONY: demo test lint types bench soak peers drop-ins cron debug sanitize freethreaded tsan parallel bench-freethreaded clean help
 
 demo:
 	@$(install)
@@ -90,12 +101,28 @@ sanitize:
 	NEXTDUE_SANITIZE=address,undefined $(MAKE) test VENV=$(VENV)-sanitize
 
 freethreaded:
-	python=$${NEXTDUE_FREETHREADED_PYTHON:-$$(tools/build_freethreaded.sh)} && \
-	"$$python" -c 'import sysconfig; sysconfig.get_config_var("Py_GIL_DISABLED") or exit("not a free-threaded CPython")' && \
-	$(MAKE) test PYTHON="$$python" VENV=$(VENV)-freethreaded
+	$(free_python) && $(MAKE) test PYTHON="$$python" VENV=$(VENV)-freethreaded
+
+tsan:
+	$(free_python) && NEXTDUE_SANITIZE=thread $(MAKE) test PYTHON="$$python" VENV=$(VENV)-tsan \
+		ARGS="$(or $(ARGS),tests/test_timetable_threads.py tests/test_agenda_locks.py -k 'not pure')"
+
+# A test that gets one of these is run as ever: its threads would share it.
+parallel:
+	@$(free_python) && tools/install.sh "$(VENV)-freethreaded" "$$python" parallel
+	$(VENV)-freethreaded/bin/python -P -m pytest --parallel-threads=4 \
+		-o thread_unsafe_fixtures="$$(printf '%s\n' agenda clock limit park ran table)" \
+		$(or $(ARGS),tests/test_timetable.py tests/test_units.py tests/test_retry.py)
+
+bench-freethreaded:
+	@$(install)
+	@$(free_python) && tools/install.sh "$(VENV)-freethreaded" "$$python"
+	@mkdir -p benchmarks/results
+	$(python) -P benchmarks/free_threading.py $(python) $(VENV)-freethreaded/bin/python $(ARGS) \
+		| tee benchmarks/results/freethreaded.txt
 
 clean:
-	rm -rf build dist .venv .venv-debug .venv-sanitize .venv-freethreaded src/*.egg-info
+	rm -rf build dist .venv .venv-debug .venv-sanitize .venv-freethreaded .venv-tsan src/*.egg-info
 	rm -rf .peers .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 help:

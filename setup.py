@@ -3,7 +3,7 @@
 Environment switches:
     NEXTDUE_PURE=1              build no extension at all (the pure stack is then the only one)
     NEXTDUE_DEBUG=1             bounds, None and initialisation checks on, assertions in the core
-    NEXTDUE_SANITIZE=a,b        compile and link with -fsanitize=a,b
+    NEXTDUE_SANITIZE=a,b        compile and link with -fsanitize=a,b; thread: for a Python 3.13 or newer
     NEXTDUE_COVERAGE=1          Cython line tracing
 """
 
@@ -31,6 +31,8 @@ def extensions() -> list[Extension]:
     if sanitize:
         flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer"]
         link += [f"-fsanitize={sanitize}"]
+    if "thread" in sanitize.split(","):
+        flags += ["-include", "src/nextdue/_tsan.h"]
     macros = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")]
     if coverage:
         macros.append(("CYTHON_TRACE_NOGIL", "1"))
@@ -43,6 +45,7 @@ def extensions() -> list[Extension]:
             define_macros=macros,
             extra_compile_args=flags,
             extra_link_args=link,
+            depends=["src/nextdue/_tsan.h"],
         )
 
     # Cython looks for what a .py cimports nowhere: compile such a one anew when a .pxd is newer.
