@@ -570,3 +570,28 @@ def test_promise_16_signal_handler_that_the_lock_is_held_around_ends_the_schedul
         say(job.wait(30), job.status.name, *scheduler.shutdown())
     """
     assert run(script) == ["False False 0 0", "True CANCELLED True 1 0"]
+
+
+def test_promise_16_signal_handler_that_comes_before_a_wake_up_that_is_owed_ends_the_scheduler(run, stack):
+    """Between a call's hold of the lock and its waking of a worker: nobody else would wake that one."""
+    if stack.name == "compiled":
+        pytest.skip("no Python runs between the two")
+    script = """
+        import nextdue.agenda
+        scheduler = make()
+        while scheduler._agenda._idle_count < 2:
+            time.sleep(0.001)
+        wake, answers = nextdue.agenda.signal, []
+        def handler(*_):
+            answers.append(None)
+            answers[:] = scheduler.shutdown()
+        signal.signal(signal.SIGUSR1, handler)
+        def interrupted(park):
+            if not answers and threading.current_thread() is threading.main_thread():
+                signal.raise_signal(signal.SIGUSR1)
+            return wake(park)
+        nextdue.agenda.signal = interrupted
+        job = scheduler.schedule(int)
+        say(*answers, job.status.name)
+    """
+    assert run(script) == ["True 0 0 SUCCEEDED"]

@@ -146,9 +146,13 @@ class Scheduler(Executor):
         watcher = _Watcher(crew, park, exact=clock is time.monotonic_ns, exact_wall=exact_wall)
         runs: list[tuple[str, Callable[[], None]]] = [("watcher", watcher.run)]
         if executor is None:
-            runs += [(f"worker-{k}", _Worker(agenda).run) for k in range(workers)]
+            hands = [_Worker(agenda) for _ in range(workers)]
+            runs += [(f"worker-{k}", worker.run) for k, worker in enumerate(hands)]
+            self._parks = [park, *(worker.park for worker in hands)]
         else:
-            runs.append(("dispatcher", _Dispatcher(agenda, executor, workers).run))
+            dispatcher = _Dispatcher(agenda, executor, workers)
+            runs.append(("dispatcher", dispatcher.run))
+            self._parks = [park, dispatcher.park]
         self._threads = crew.threads
         self._unsubscribe: list[Callable[[], None]] = []
         if type(self).schedule is Scheduler.schedule:
@@ -379,7 +383,7 @@ class Scheduler(Executor):
 
     def _end(self, cancel_futures: bool) -> bool:
         """Close the agenda and send the threads home; False: that is done as soon as the call is over we are inside."""
-        end = partial(_close, self._agenda, self._unsubscribe, cancel_futures)
+        end = partial(_close, self._agenda, self._parks, self._unsubscribe, cancel_futures)
         if _is_inside(self._agenda):
             threading.Thread(target=end, name="nextdue-end", daemon=True).start()
             return False
@@ -435,9 +439,12 @@ def _is_inside(agenda: Agenda) -> bool:
     return isinstance(agenda, _pure.Agenda) and bool(agenda._tt.lock._is_owned())  # type: ignore[attr-defined]
 
 
-def _close(agenda: Agenda, unsubscribes: list[Callable[[], None]], cancel_futures: bool) -> None:
+def _close(agenda: Agenda, parks: list[Any], unsubscribes: list[Callable[[], None]], cancel_futures: bool) -> None:
     agenda._close(cancel_futures)
     agenda._wake_all()
+    for park in parks:  # all: a call that a signal handler interrupts may owe one of them its wake-up
+        with contextlib.suppress(RuntimeError):  # it is awake, or will be
+            park.release()
     for unsubscribe in unsubscribes:
         try:
             unsubscribe()
