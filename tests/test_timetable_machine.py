@@ -8,7 +8,14 @@ import os
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import nextdue
 from nextdue import pure
@@ -39,7 +46,7 @@ class Model:
         return sorted(self.waiting, key=self.waiting.__getitem__)
 
     def due(self, now, limit):
-        names = [n for n in self.in_order() if self.waiting[n][0] <= min(now, LATEST - 1)]
+        names = [n for n in self.in_order() if self.waiting[n][0] <= min(max(now, -(2**63)), LATEST - 1)]
         return names if limit is None else names[:limit]
 
 
@@ -83,7 +90,7 @@ class SideBySide(RuleBasedStateMachine):
         self.added([[t.add(run_at, item, priority=priority)] for t in self.tables])
         self.model.put(name, run_at, priority)
 
-    @rule(times=st.lists(TIMES, max_size=80), with_items=st.booleans())
+    @rule(times=st.lists(TIMES, max_size=40), with_items=st.booleans())
     def add_many(self, times, with_items):
         first = len(self.ids[0])
         items = [n if n % 2 else None for n in range(first, first + len(times))] if with_items else None
@@ -99,7 +106,7 @@ class SideBySide(RuleBasedStateMachine):
         self.model.waiting.pop(name, None)
 
     @precondition(lambda self: self.ids[0])
-    @rule(picks=st.lists(st.integers(0, 10**6), max_size=60))
+    @rule(picks=st.lists(st.integers(0, 10**6), max_size=30))
     def cancel_many(self, picks):
         names = [self.some_name(pick) for pick in picks]
         count = self.each(lambda t, ids, _: t.cancel_many([ids[n] for n in names]))
@@ -269,12 +276,27 @@ class FarAndNear(FromABulk):
             self.model.put(name, start + step * k, -self.model.waiting[name][1])
 
 
-TestSideBySide = SideBySide.TestCase
-TestSideBySide.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def test_many_short_walks_make_100_000_steps_and_agree():
+    steps = 0
+
+    class Counted(SideBySide):
+        def __init__(self):
+            super().__init__()
+            nonlocal steps
+            steps -= 1  # the invariants are looked at before the first step, too
+
+        @invariant()
+        def count(self):
+            nonlocal steps
+            steps += 1
+
+    run_state_machine_as_test(Counted, settings=settings(max_examples=640, stateful_step_count=200, deadline=None))
+    assert steps >= 100_000
+
 
 LARGE = settings(
-    max_examples=12,
-    stateful_step_count=15,
+    max_examples=20,
+    stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
