@@ -792,7 +792,7 @@ cdef class Timetable:
                 if taken.n == 0:
                     raise MemoryError("no memory to take the due timers; they wait unchanged") from None
                 break
-            if taken.room - taken.n < LONG:
+            if taken.n < LONG:      # as far as is known this is short
                 more = self._drain(now, taken)
                 continue
             with nogil:
