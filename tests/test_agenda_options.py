@@ -317,6 +317,15 @@ def test_paused_job_does_not_run_and_a_pause_loses_nothing(agenda, clock):
     assert take(agenda) == ["a"]
 
 
+def test_job_that_came_due_in_its_pause_keeps_its_place_when_resumed(agenda):  # promise 3
+    jobs = [agenda.schedule(int) for _ in range(3)]
+    jobs[1].pause()
+    assert agenda.take_due(2) == [jobs[0], jobs[2]]  # the paused one was looked at, and put aside
+    later = agenda.schedule(int)
+    jobs[1].resume()
+    assert agenda.take_due() == [jobs[1], later]
+
+
 def test_pause_of_all(agenda):
     agenda.schedule(print, id="a")
     assert agenda.pause()

@@ -195,7 +195,8 @@ def test_next_run_at_where_all_that_is_left_waits_for_other_jobs_or_a_resume_is_
     assert take(agenda) == []
     assert agenda.next_run_at() is None
     agenda.resume("paused")
-    assert agenda.next_run_at() == 0
+    assert agenda.next_run_at() is None  # it is ready
+    assert take(agenda) == ["paused"]
 
 
 def test_cron_job_that_waited_for_another_while_the_clock_was_set_back_goes_by_the_new_now(dated, clock, wall):  # B04

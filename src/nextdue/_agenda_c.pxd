@@ -496,8 +496,10 @@ cdef class Agenda:
     @cython.locals(lane=Lane)
     cdef bint _admit(self, Job job, Extras extras, int64_t now) except -1
 
-    @cython.locals(job=Job, timer_id=int64_t)
+    @cython.locals(timer_id=int64_t)
     cdef int _call_next(self, Lane lane) except -1
+
+    cdef int _put_back(self, Job job) except -1
 
     @cython.locals(lane=Lane)
     cdef int _forget_lane(self, Extras extras) except -1

@@ -17,7 +17,7 @@ Where a job's one live entry is:
     ENTERED and the slot is held        in the ready line
     PARKED                              in the line of its key, all of whose places are taken
     ON_WALL                             in the other timetable, of the wall clock
-    HELD_BACK                           it came due in its pause, or waits for other jobs: what ends that arms it
+    HELD_BACK                           it came due in its pause, or waits for other jobs, until that ends
     NOWHERE                             it runs, or has ended
 
 A slot is the job's for life: held while it runs, kept when it has ended until the history forgets it. So an automatic
@@ -1958,8 +1958,9 @@ class Agenda:
             if found is None or found._state > RUNNING or found._extras is None or not found._extras.paused:
                 return False
             found._extras.paused = False
-            if found._entered == HELD_BACK and found._extras.blockers == 0:
-                self._arm_next(found, found._extras)  # it came due in the pause
+            if found._entered == HELD_BACK and found._extras.blockers == 0:  # it came due in the pause
+                self._held_back -= 1
+                self._put_back(found)
             self._rouse(round)
         round.finish(self)
         return True
@@ -2638,7 +2639,7 @@ class Agenda:
         if job._going > 0 and extras.kind != ONE_OFF:
             job._entered = NOWHERE  # a slot inside its own run: `_next_turn` decides at the end of that (promise 6)
         elif extras.paused:
-            job._entered = HELD_BACK  # `resume` arms it
+            job._entered = HELD_BACK  # `resume` puts it back
             self._held_back += 1
         elif lane is None:
             return True
@@ -2665,11 +2666,15 @@ class Agenda:
             return 0
         timer_id = lane.parked._pop(NO_BOUND)
         if timer_id >= 0:
-            job: Job = self._tt._item(timer_id)
             self._parked -= 1
-            job._entered = ENTERED
-            if not self._line._put(job._run_at, self._tt._ticket(timer_id), timer_id):
-                self._tt._rearm(timer_id, job._run_at)
+            self._put_back(self._tt._item(timer_id))
+        return 0
+
+    def _put_back(self, job: Job) -> int:
+        """Return a job that was ready to the ready line, in its old place. Caller holds the lock."""
+        job._entered = ENTERED
+        if not self._line._put(job._run_at, self._tt._ticket(job._id), job._id):
+            self._tt._rearm(job._id, job._run_at)
         return 0
 
     def _forget_lane(self, extras: Extras) -> int:
