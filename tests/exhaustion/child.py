@@ -27,7 +27,7 @@ allocator = ctypes.CDLL(None)
 allocator.exhaust.argtypes = [ctypes.c_long, ctypes.c_size_t, ctypes.c_long]
 allocator.relent.restype = ctypes.c_long
 
-MANY = 2200  # more than two chunks of slots, and than the heap alone takes
+MANY = 1400  # more than a chunk of slots, and than the heap alone takes
 DUE = 500_000  # half of them
 RUN_ATS = np.arange(MANY, dtype=np.int64)[::-1].copy()
 ITEMS = [object() for _ in range(MANY)]
