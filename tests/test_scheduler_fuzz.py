@@ -216,7 +216,6 @@ class Fuzz:
         told = {name: len(seen) for name, seen in self.told.items()}
         assert told["started"] == stats.started
         assert told["cancelled"] == stats.cancelled
-        assert told["retrying"] >= stats.retried  # the attempts of what was cancelled meanwhile never started
         if hasattr(self.agenda, "_tt"):  # the compiled one's checks itself, in a debug build
             self.agenda._tt.check()
 
