@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from types import SimpleNamespace
 
@@ -33,3 +34,25 @@ def stack(request: pytest.FixtureRequest) -> SimpleNamespace:
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+@pytest.fixture
+def unlogged():
+    """No log of what fails on purpose, and by the hundred."""
+    logger = logging.getLogger("nextdue")
+    before, logger.disabled = logger.disabled, True
+    yield
+    logger.disabled = before
+
+
+def take(agenda) -> list[str | int]:
+    """The ids of what is due, in order; it runs from then on."""
+    return [job.id for job in agenda.take_due()]
+
+
+def run_all(agenda) -> int:
+    """Run what is due, and what that makes due; how many ran."""
+    count = 0
+    while ran := agenda.run_due():
+        count += ran
+    return count

@@ -7,16 +7,13 @@ import logging
 
 import pytest
 
+from conftest import take
 from nextdue import FailedResult, FixedBackoff, Status, TooManyJobs, UnknownJobId, current_job
 
 
 @pytest.fixture
 def agenda(stack, clock):
     return stack.Agenda(clock)
-
-
-def take(agenda):
-    return [job.id for job in agenda.take_due()]
 
 
 # ---------------------------------------------------------------- keys

@@ -7,16 +7,13 @@ import sys
 
 import pytest
 
+from conftest import take
 from nextdue import FixedBackoff, Status, TooManyJobs, UnknownJobId
 
 
 @pytest.fixture
 def agenda(stack, clock):
     return stack.Agenda(clock)
-
-
-def take(agenda):
-    return [job.id for job in agenda.take_due()]
 
 
 @pytest.mark.parametrize("end", ["fails", "is cancelled", "times out"])

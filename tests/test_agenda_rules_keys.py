@@ -7,16 +7,13 @@ import random
 
 import pytest
 
+from conftest import take
 from nextdue import FixedBackoff, Status, TooManyJobs
 
 
 @pytest.fixture
 def agenda(stack, clock):
     return stack.Agenda(clock)
-
-
-def take(agenda):
-    return [job.id for job in agenda.take_due()]
 
 
 def test_paused_job_that_is_called_for_its_key_lets_the_next_through(agenda):

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from conftest import run_all, take
 from nextdue import FixedBackoff, Status, current_job
 
 S = 1_000_000_000
@@ -15,17 +16,6 @@ S = 1_000_000_000
 @pytest.fixture
 def agenda(stack, clock):
     return stack.Agenda(clock)
-
-
-def take(agenda):
-    return [job.id for job in agenda.take_due()]
-
-
-def run_all(agenda):
-    count = 0
-    while ran := agenda.run_due():
-        count += ran
-    return count
 
 
 # ---------------------------------------------------------------- time limits

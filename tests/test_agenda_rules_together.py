@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from conftest import run_all, take
 from nextdue import Cron, FixedBackoff, Status
 from nextdue.testing import ManualClock
 
@@ -28,17 +29,6 @@ def wall():
 def dated(stack, clock, wall):
     """An agenda that has a wall clock, too."""
     return stack.Agenda(clock, wall_clock=wall)
-
-
-def take(agenda):
-    return [job.id for job in agenda.take_due()]
-
-
-def run_all(agenda):
-    count = 0
-    while ran := agenda.run_due():
-        count += ran
-    return count
 
 
 # ---------------------------------------------------------------- the times decide

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from conftest import take
 from nextdue import FailedResult, FixedBackoff, Status, TooManyJobs, UnknownJobId, current_job
 
 S = 1_000_000_000
@@ -18,10 +19,6 @@ EVENTS = ("started", "succeeded", "failed", "retrying", "skipped", "cancelled", 
 @pytest.fixture
 def agenda(stack, clock):
     return stack.Agenda(clock)
-
-
-def take(agenda):
-    return [job.id for job in agenda.take_due()]
 
 
 def listen(agenda):

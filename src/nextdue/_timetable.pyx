@@ -96,6 +96,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport INT64_MIN, int32_t
 from libc.string cimport memcpy, memset
 
+from ._collector cimport PyTypeObject, inquiry, traverseproc, visitproc
 from ._heap cimport ARITY, NEVER, Entry, before, heapify, sift_up
 from ._queue cimport (
     BLOCK,
@@ -1882,15 +1883,6 @@ cdef int64_t count_nodes(const Child* child) except -1:
 # traverse that shows the items such a ring would never be freed. Cython writes one for Python attributes alone, so
 # these stand in for it. They take no lock, since who holds it may be waiting for the GIL, which the collector has: they
 # rely on I7. A reference that `_add_block` has not yet stored, or has just stored, is held by its caller's list too.
-
-
-cdef extern from "Python.h":
-    ctypedef int (*visitproc)(PyObject*, void*) noexcept
-    ctypedef int (*traverseproc)(PyObject*, visitproc, void*) noexcept
-    ctypedef int (*inquiry)(PyObject*) noexcept
-    ctypedef struct PyTypeObject:
-        traverseproc tp_traverse
-        inquiry tp_clear
 
 
 cdef int traverse(PyObject* self, visitproc visit, void* arg) noexcept:

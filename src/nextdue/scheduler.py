@@ -33,7 +33,7 @@ from ._backend import Agenda, Job
 from ._options import JobOptions, RateOptions, RecurringOptions, RepeatOptions, Seconds
 from ._reports import Event, JobInfo, Stats, here
 from ._units import SECOND, limit_ns
-from .agenda import complain, deliver
+from .agenda import LONGEST_WAIT, acquire_until, complain, deliver
 from .recurrence import Cron, Recurrence
 from .retry import RetryPolicy
 from .status import Status
@@ -43,7 +43,6 @@ logger = logging.getLogger("nextdue")
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-LONGEST_WAIT = _thread.TIMEOUT_MAX  # seconds that the platform can wait at once
 UNTOLD_WAIT = 60.0  # longest sleep on an injected clock that cannot tell when it is moved
 # Longest sleep, in ns, while jobs follow the wall clock, where its steps cannot be noticed, and where they can.
 UNTOLD_STEP = 5 * SECOND
@@ -322,7 +321,7 @@ class Scheduler(Executor):
         idle = True
         try:
             while idle and self._agenda._join(waiter, excused, kept):
-                idle = _acquire(waiter, deadline)
+                idle = acquire_until(waiter, deadline)
                 if excused:
                     break  # the others are over, or wait for runs themselves
         finally:  # a clock may fail
@@ -372,7 +371,7 @@ class Scheduler(Executor):
         excused, kept = _runs_here(agenda)
         if wait and ended:
             waiter = _parked()
-            while agenda._join(waiter, excused, kept) and _acquire(waiter, deadline):
+            while agenda._join(waiter, excused, kept) and acquire_until(waiter, deadline):
                 if excused:
                     break  # the others are over, or wait for runs themselves
             agenda._leave(waiter, excused, kept)
@@ -419,16 +418,6 @@ def _parked() -> Any:
     lock = _thread.allocate_lock()
     lock.acquire()
     return lock
-
-
-def _acquire(lock: Any, deadline: int | None) -> bool:
-    """Acquire until a deadline on the monotonic clock, in slices that the platform can express."""
-    while True:
-        left = LONGEST_WAIT if deadline is None else max(0, deadline - time.monotonic_ns()) / SECOND
-        if lock.acquire(True, min(left, LONGEST_WAIT)):
-            return True
-        if deadline is not None and time.monotonic_ns() >= deadline:
-            return False
 
 
 def _is_inside(agenda: Agenda) -> bool:

@@ -27,6 +27,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.math cimport signbit
 from libc.stdint cimport int64_t, uint64_t
 
+from .._collector cimport PyTypeObject, inquiry, traverseproc, visitproc
 from .._heap cimport Entry
 from .._queue cimport (
     BLOCK,
@@ -379,15 +380,6 @@ cdef class Steps:
 #
 # An event refers to its environment, and that to the queue: Cython's traverse, which sees Python attributes alone,
 # would leave every such ring behind. As in `_timetable.pyx`.
-
-
-cdef extern from "Python.h":
-    ctypedef int (*visitproc)(PyObject*, void*) noexcept
-    ctypedef int (*traverseproc)(PyObject*, visitproc, void*) noexcept
-    ctypedef int (*inquiry)(PyObject*) noexcept
-    ctypedef struct PyTypeObject:
-        traverseproc tp_traverse
-        inquiry tp_clear
 
 
 cdef struct Visitor:
