@@ -407,6 +407,8 @@ cdef class Agenda:
 
     @cython.locals(place=int)
     cdef int _arm_wall(self, Job job, Extras extras) except -1
+
+    @cython.locals(instant=int64_t)
     cdef int64_t _start(self, int64_t now, object delay, object at, str name) except? -1
 
     @cython.locals(rank=int64_t)

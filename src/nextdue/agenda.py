@@ -1099,7 +1099,7 @@ class Agenda:
         """
         now = self._now()
         wall_at = -1
-        dated = at is not None and isinstance(at, datetime)
+        dated = at is not None and type(at) is not int and isinstance(at, datetime)
         if dated:
             run_at = now
             wall_at = self._date(at, delay, now)
@@ -1370,13 +1370,16 @@ class Agenda:
     def _start(self, now: int, delay: Any, at: Any, name: str) -> int:
         if at is None:
             return later(now, duration(delay, name))
-        instant = index_of(at)
-        if instant is None:
-            rule = AT if name == "delay" else "int nanoseconds on the agenda's clock"  # a first slot is no date
-            raise TypeError(f"at must be {rule}, got {at!r}")
-        if type(delay) is not int or delay != 0:
+        instant = plain_int(at)
+        if instant == ODD:
+            whole = index_of(at)
+            if whole is None:
+                rule = AT if name == "delay" else "int nanoseconds on the agenda's clock"  # a first slot is no date
+                raise TypeError(f"at must be {rule}, got {at!r}")
+            instant = min(max(whole, AWAKE + 1), NEVER)
+        if plain_int(delay) != 0:
             raise ValueError(f"{name} must be 0 where at is given, got {delay!r}")
-        return min(max(instant, AWAKE + 1), NEVER)
+        return max(instant, AWAKE + 1)
 
     def _date(self, at: Any, delay: Any, now: int) -> int:
         """The instant of the wall clock at which a run is due, and a timetable for it."""
@@ -1850,7 +1853,7 @@ class Agenda:
         now = self._now()
         wall_at = -1
         spare = None
-        dated = at is not None and isinstance(at, datetime)
+        dated = at is not None and type(at) is not int and isinstance(at, datetime)
         if dated:
             run_at = now
             wall_at = self._date(at, delay, now)
