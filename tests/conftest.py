@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 import nextdue
 from nextdue import pure
@@ -18,6 +21,17 @@ if not PURE_ONLY:
     STACKS["compiled"] = SimpleNamespace(
         name="compiled", Timetable=nextdue.Timetable, Agenda=nextdue.Agenda, Job=nextdue.Job
     )
+
+# For every build, also where Hypothesis sees a CI: each run tries new sequences; one that fails is kept in the tree,
+# and is what the next run begins with, be that of another interpreter or with a sanitizer.
+settings.register_profile(
+    "nextdue",
+    database=DirectoryBasedExampleDatabase(Path(__file__).parents[1] / ".hypothesis" / "examples"),
+    deadline=None,  # a test measures no speed
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("nextdue")
 
 
 def pytest_report_header() -> str:

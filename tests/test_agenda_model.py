@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from contextlib import suppress
 
@@ -264,13 +263,6 @@ class BothAgendas(RuleBasedStateMachine):
             self.sides[1].agenda._tt.check()
 
 
+@pytest.mark.usefixtures("unlogged")
 class TestBothAgendas(BothAgendas.TestCase):
-    settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-
-    def runTest(self):
-        logger = logging.getLogger("nextdue")
-        before, logger.disabled = logger.disabled, True
-        try:
-            super().runTest()
-        finally:
-            logger.disabled = before
+    settings = settings(max_examples=60, stateful_step_count=40)

@@ -175,6 +175,7 @@ class Jobs(RuleBasedStateMachine):
             assert job not in left or not may_run or job.status is Status.CANCELLED or job.attempts > left[job]
 
 
+@pytest.mark.hypothesis
 @pytest.mark.usefixtures("unlogged")
 @pytest.mark.parametrize("name", sorted(STACKS))
 def test_no_job_is_lost_started_early_or_counted_twice(name):
@@ -182,6 +183,6 @@ def test_no_job_is_lost_started_early_or_counted_twice(name):
         stack = STACKS[name]
 
     class Case(Machine.TestCase):
-        settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+        settings = settings(max_examples=60, stateful_step_count=40)
 
     Case().runTest()

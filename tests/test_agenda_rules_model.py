@@ -229,6 +229,7 @@ class Rules(RuleBasedStateMachine):
         assert [stats.succeeded, stats.failed, stats.cancelled] == counts
 
 
+@pytest.mark.hypothesis
 @pytest.mark.usefixtures("unlogged")
 @pytest.mark.parametrize("name", sorted(STACKS))
 def test_rules_agree_with_the_model(name):
@@ -236,6 +237,6 @@ def test_rules_agree_with_the_model(name):
         stack = STACKS[name]
 
     class Case(Machine.TestCase):
-        settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+        settings = settings(max_examples=80, stateful_step_count=40)
 
     Case().runTest()

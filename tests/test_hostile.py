@@ -404,7 +404,7 @@ PLAUSIBLE = st.builds(lambda generation, slot: generation << 32 | slot, st.integ
 
 
 @given(st.integers(-(2**70), 2**70) | PLAUSIBLE)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_int_is_an_id_of_this_timetable_or_of_none(value):
     for stack in STACKS.values():
         table = stack.Timetable()

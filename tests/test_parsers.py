@@ -64,13 +64,13 @@ def damaged(draw: st.DrawFn) -> bytes:
     return line
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(st.binary() | LINES | damaged() | st.text().map(lambda text: text.encode(errors="surrogatepass")))
 def test_parse_line_when_bytes_are_arbitrary_then_a_request_or_a_reason(line: bytes) -> None:
     parsed(line.strip())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.binary() | LINES | damaged(), max_size=8), st.booleans())
 def test_read_requests_when_lines_are_arbitrary_then_each_is_used_reported_or_blank(
     lines: list[bytes], header: bool
@@ -99,7 +99,6 @@ def test_parse_line_when_the_line_is_hostile_and_long_then_it_takes_no_years(hea
         parsed((head + unit * (300_000 // len(unit))).strip())
 
 
-@settings(deadline=None)
 @given(
     st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)),
     st.integers(-23 * 60 - 59, 23 * 60 + 59),
@@ -140,7 +139,7 @@ def rule_of(expression: str, tz: str) -> Cron | None:
         return None
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(EXPRESSIONS, st.sampled_from(["UTC", "America/New_York", "Pacific/Apia"]) | st.text(), INSTANTS)
 def test_cron_when_text_is_arbitrary_then_refused_with_a_reason_or_it_goes_forward(
     expression: str, tz: str, dt: datetime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -87,18 +88,19 @@ class LineBesideList(RuleBasedStateMachine):
 
 
 TestLineBesideList = LineBesideList.TestCase
-TestLineBesideList.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLineBesideList.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 JOBS = st.lists(st.tuples(st.integers(0, 20), PRIORITIES), max_size=40)
 STEPS = st.lists(st.tuples(JOBS, st.integers(0, 20), st.integers(0, 50), st.lists(st.integers(0, 999), max_size=20)))
 
 
+@pytest.mark.hypothesis
 def test_promise_03_ready_jobs_come_by_priority_then_run_at_then_insertion(stack):
     """Some are added for a time that has passed, so they become ready out of order; some are cancelled meanwhile."""
 
     @given(STEPS)
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def walk(steps):
         clock = ManualClock()
         agenda = stack.Agenda(clock)

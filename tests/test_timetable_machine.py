@@ -6,6 +6,7 @@ import heapq
 import os
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -276,6 +277,7 @@ class FarAndNear(FromABulk):
             self.model.put(name, start + step * k, -self.model.waiting[name][1])
 
 
+@pytest.mark.hypothesis
 def test_many_short_walks_make_100_000_steps_and_agree():
     steps = 0
 
@@ -290,14 +292,13 @@ def test_many_short_walks_make_100_000_steps_and_agree():
             nonlocal steps
             steps += 1
 
-    run_state_machine_as_test(Counted, settings=settings(max_examples=640, stateful_step_count=200, deadline=None))
+    run_state_machine_as_test(Counted, settings=settings(max_examples=640, stateful_step_count=200))
     assert steps >= 100_000
 
 
 LARGE = settings(
     max_examples=20,
     stateful_step_count=20,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 TestFromABulk = FromABulk.TestCase

@@ -6,6 +6,8 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from conftest import STACKS
 from nextdue import Cron, FixedBackoff, Status, current_job, pure
@@ -14,13 +16,14 @@ from nextdue.testing import ManualClock
 SECOND = 1_000_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 START = datetime(2025, 1, 1, 9, tzinfo=UTC)
+SEEDS = st.integers(0, 2**32 - 1)
 
 
 class Life:
-    """An agenda, driven by the choices of a random generator; two with one seed make the same choices."""
+    """An agenda, each act of which is chosen at random; two with the same seeds make the same choices."""
 
-    def __init__(self, stack, seed):
-        self.random = random.Random(seed)
+    def __init__(self, stack):
+        self.random = random.Random(0)
         self.clock = ManualClock(10_000 * SECOND)
         self.wall = ManualClock((START - EPOCH) // timedelta(microseconds=1) * 1000)
         self.agenda = stack.Agenda(self.clock, wall_clock=self.wall, history=50)
@@ -35,9 +38,11 @@ class Life:
         if self.random.random() < 0.2:
             raise OSError("no")
 
-    def date(self):
-        moment = EPOCH + timedelta(microseconds=self.wall() // 1000)
-        return moment + timedelta(seconds=self.random.randrange(-100, 2000))
+    def date(self, seconds):
+        return EPOCH + timedelta(microseconds=self.wall() // 1000, seconds=seconds)
+
+    def some_date(self):
+        return self.date(self.random.randrange(-100, 2000))
 
     def add(self):
         number = len(self.jobs)
@@ -54,7 +59,7 @@ class Life:
         agenda = self.agenda
         rules = {"on_missed": self.random.choice(["skip", "burst"]), "overlap": self.random.choice(["skip", "queue"])}
         if kind == 0:
-            at = self.date()
+            at = self.some_date()
             options["args"] = (number, (at - EPOCH) // timedelta(microseconds=1) * 1000)
             job = agenda.schedule(self.task, at=at, **options)
         elif kind == 1:
@@ -69,7 +74,8 @@ class Life:
             job = agenda.schedule(self.task, delay=self.random.randrange(500), **options)
         self.jobs.append(job)
 
-    def act(self):
+    def act(self, seed):
+        self.random.seed(seed)
         job = self.random.choice(self.jobs) if self.jobs else None
         choice = self.random.randrange(16) if job else 0
         agenda = self.agenda
@@ -81,7 +87,7 @@ class Life:
         elif choice == 4 and job.args[1:] != (None,):
             pass  # a date that is asserted is left alone
         elif choice == 4:
-            at = self.date()
+            at = self.some_date()
             result = agenda.reschedule(job, at=at) if self.random.random() < 0.5 else agenda.reschedule(job, delay=77)
         elif choice == 5 and job.args[1:] == (None,):
             result = agenda.run_now(job)
@@ -129,12 +135,13 @@ class Life:
         self.trace.append([(job.status, job.attempts, job.skipped, job.run_at) for job in self.jobs])
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_random_life_on_two_clocks_is_the_same_on_both_stacks(seed):
-    lives = [Life(stack, seed) for stack in STACKS.values()]
-    for _ in range(150):
+@settings(max_examples=60)
+@given(st.lists(SEEDS, max_size=300))
+def test_random_life_on_two_clocks_is_the_same_on_both_stacks(seeds):
+    lives = [Life(stack) for stack in STACKS.values()]
+    for seed in seeds:
         for life in lives:
-            life.act()
+            life.act(seed)
             life.check()
     for life in lives:
         life.settle()
@@ -142,18 +149,19 @@ def test_random_life_on_two_clocks_is_the_same_on_both_stacks(seed):
     assert all(life.trace == lives[0].trace for life in lives)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_random_life_in_the_end_runs_every_dated_job_once(stack, seed):  # promise 2
-    life = Life(stack, seed)
-    rng = random.Random(seed)
-    ran = []
+@pytest.mark.parametrize("name", sorted(STACKS))
+@settings(max_examples=20)
+@given(dates=st.lists(st.integers(-100, 2000), max_size=50), moves=st.lists(st.integers(-600, 700), max_size=100))
+def test_random_life_in_the_end_runs_every_dated_job_once(name, dates, moves):  # promise 2
+    life = Life(STACKS[name])
     agenda = life.agenda
-    jobs = [agenda.schedule(ran.append, at=life.date(), args=(k,)) for k in range(50)]
-    for _ in range(100):
-        life.wall.set_ns(max(SECOND, life.wall() + rng.randrange(-600, 700) * SECOND))
+    ran = []
+    jobs = [agenda.schedule(ran.append, at=life.date(seconds), args=(k,)) for k, seconds in enumerate(dates)]
+    for seconds in moves:
+        life.wall.set_ns(max(SECOND, life.wall() + seconds * SECOND))
         life.clock.advance(1)
         agenda.run_due()
     life.wall.advance(10 * 86_400)
     agenda.run_due()
-    assert sorted(ran) == list(range(50))
-    assert {job.status for job in jobs} == {Status.SUCCEEDED}
+    assert sorted(ran) == list(range(len(jobs)))
+    assert all(job.status is Status.SUCCEEDED for job in jobs)
