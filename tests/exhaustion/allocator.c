@@ -10,8 +10,17 @@ extern void *__libc_malloc(size_t);
 extern void *__libc_calloc(size_t, size_t);
 extern void *__libc_realloc(void *, size_t);
 
-static __thread long before_failure = -1, failures_left, failures;
-static __thread size_t least_size;
+/* A sanitizer's, where one is loaded. */
+#define WEAK __attribute__((weak))
+extern WEAK void *__interceptor_malloc(size_t);
+extern WEAK void *__interceptor_calloc(size_t, size_t);
+extern WEAK void *__interceptor_realloc(void *, size_t);
+#define BEHIND(name) (__interceptor_##name ? __interceptor_##name : __libc_##name)
+
+/* Found without a call: the sanitizer's __tls_get_addr does not work as early as its malloc does. */
+#define OWN static __thread __attribute__((tls_model("initial-exec")))
+OWN long before_failure = -1, failures_left, failures;
+OWN size_t least_size;
 
 void exhaust(long nth, size_t least, long times)
 {
@@ -44,6 +53,6 @@ static int fails(size_t size)
     return 1;
 }
 
-void *malloc(size_t size) { return fails(size) ? NULL : __libc_malloc(size); }
-void *calloc(size_t n, size_t size) { return fails(n * size) ? NULL : __libc_calloc(n, size); }
-void *realloc(void *p, size_t size) { return fails(size) ? NULL : __libc_realloc(p, size); }
+void *malloc(size_t size) { return fails(size) ? NULL : BEHIND(malloc)(size); }
+void *calloc(size_t n, size_t size) { return fails(n * size) ? NULL : BEHIND(calloc)(n, size); }
+void *realloc(void *p, size_t size) { return fails(size) ? NULL : BEHIND(realloc)(p, size); }
