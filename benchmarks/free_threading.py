@@ -5,8 +5,8 @@ python benchmarks/free_threading.py GIL_PYTHON FREE_THREADED_PYTHON [--rounds N]
 Both have nextdue installed. Each round asks one and then the other; the best of all rounds counts. Speed-up is that of
 two workers over one, in one process; "ratio" is the free-threaded build's time over that of the build with the GIL.
 Beside nextdue's operations stands work that has nothing of nextdue in it: so much of a ratio is the interpreter's. Its
-loops do no more than call: without the GIL CPython 3.13 does not specialise what it runs, and a lambda or an attribute in
-the loop would cost more than what is measured. The collector is off, since the two builds have different ones.
+loops do no more than call: without the GIL CPython 3.13 does not specialise what it runs, and a lambda or an attribute
+in the loop would cost more than what is measured. The collector is off, since the two builds have different ones.
 """
 
 from __future__ import annotations
