@@ -424,6 +424,23 @@ def test_handle_when_it_waits_no_more_then_the_collector_frees_a_ring_through_it
     assert gone() is None
 
 
+def test_loop_when_it_is_dropped_with_timers_waiting_then_the_collector_frees_it() -> None:
+    class Thing:
+        pass
+
+    loop, thing = EventLoop(), Thing()
+    for when in (0, 1e300, math.inf):
+        loop.call_at(when, print, loop, thing)
+    thing.handle = loop.call_later(DAY, print)  # type: ignore[attr-defined]
+    gone = [weakref.ref(loop), weakref.ref(thing)]
+    gc.collect()
+    assert gone[0]() is loop
+    del loop, thing
+    with pytest.warns(ResourceWarning, match="unclosed event loop"):
+        assert sum(gc.collect() for _ in range(3)) > 0
+    assert [ref() for ref in gone] == [None, None]
+
+
 def test_close_when_timers_wait_then_all_are_released() -> None:
     class Thing:
         def method(self) -> None: ...

@@ -2,6 +2,8 @@ from typing import Any
 
 from nextdue._timetable import Timetable
 
+def show_what_is_at_rest(phase: str, info: dict[str, int]) -> None: ...
+
 class Timers:
     alarm: Any
     alarm_at: float

@@ -13,15 +13,19 @@ collector on, beside asyncio in one run:
 
 A handle costs asyncio two frames to make; here its slots are filled in place. What it costs most are the collector's
 visits: a million handles are walked through some seven times before they fire. While a handle waits it is alive
-anyway, since the loop is, so it is hidden from the collector for that time. The price: a loop that is dropped without
-`close()` while timers wait in it is never freed.
+anyway, since the loop is, so it is hidden from the collector for that time. A loop that was dropped without `close()`
+would never be freed then: when a full collection has ended, the handles of a loop that nobody runs, and that got no
+timer since the one before, are shown to the next. Without the GIL nothing is hidden: a thread might start the loop
+meanwhile.
 """
+import gc
 from asyncio import SelectorEventLoop, TimerHandle
+from weakref import WeakSet
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from libc.math cimport INFINITY
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from .._timetable cimport Timetable
 from ._floats_c cimport key
 
@@ -32,15 +36,21 @@ cdef extern from *:
     {
         return ((PyMemberDescrObject *)member)->d_member->offset;
     }
+
+    #ifdef Py_GIL_DISABLED
+        #define NEXTDUE_HIDE(object)
+    #else
+        #define NEXTDUE_HIDE PyObject_GC_UnTrack
+    #endif
     """
     Py_ssize_t slot_offset "nextdue_slot_offset"(object member) noexcept
+    void hide "NEXTDUE_HIDE"(PyObject*) noexcept
 
 cdef extern from "Python.h":
     object PyContext_CopyCurrent()
     object PyType_GenericAlloc(type cls, Py_ssize_t n)
     bint PyObject_GC_IsTracked(PyObject*) noexcept
     void PyObject_GC_Track(PyObject*) noexcept
-    void PyObject_GC_UnTrack(PyObject*) noexcept
 
 cdef type HANDLE = TimerHandle
 cdef tuple SLOTS = (
@@ -59,16 +69,40 @@ cdef inline void show(handle) noexcept:
         PyObject_GC_Track(<PyObject*>handle)
 
 
+cdef object rooms = WeakSet()  # the Timers of all loops
+
+
 cdef class Timers:
     """What waits in a loop."""
 
     cdef readonly Timetable timetable
     cdef public double alarm_at
     cdef public object alarm
+    cdef uint64_t counted  # timers that there had been when a full collection last ended
+    cdef object __weakref__
 
     def __init__(self):
         self.timetable = Timetable()
         self.alarm_at = INFINITY
+        rooms.add(self)
+
+
+def show_what_is_at_rest(phase, info):
+    """To the next collection, when a full one has ended."""
+    cdef Timers timers
+    cdef uint64_t before
+    if phase == "stop" and info["generation"] == 2:
+        for timers in rooms:
+            before = timers.counted
+            with timers.timetable.lock:
+                timers.counted = timers.timetable._counter
+            loop = None if timers.alarm is None else timers.alarm._loop
+            if timers.counted == before and (loop is None or not loop.is_running()):
+                for handle in timers.timetable._snapshot():
+                    show(handle)
+
+
+gc.callbacks.append(show_what_is_at_rest)
 
 
 def call_later(self, delay, callback, *args, context=None):
@@ -103,7 +137,7 @@ cdef object wait(loop, when, callback, tuple args, context):
         if timetable._has_room(1):
             timer_id = timetable._add(key(at), 0, handle)
     fill(handle, 8, timer_id if timer_id >= 0 else timetable.add(key(at), handle))
-    PyObject_GC_UnTrack(<PyObject*>handle)
+    hide(<PyObject*>handle)
     return handle
 
 
