@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import math
 import sys
@@ -57,6 +58,10 @@ def drain(timer, now=math.inf):
 
 def noop():
     pass
+
+
+def throw_into(thread, error):
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error)) == 1
 
 
 # ---------------------------------------------------------------- order and time
@@ -149,9 +154,42 @@ def test_what_a_priority_compares_like_is_not_asked(Timer):  # B118
         def __lt__(self, other):
             raise AssertionError("a priority was compared")
 
+        __gt__ = __le__ = __ge__ = __lt__
+
     timer = Timer()
-    entries = [timer.call_at(1, noop, (Meddler(k),)) for k in range(5)]
+    entries = [timer.call_at(1, noop, (Meddler(k),), priority=Meddler(k)) for k in range(5)]
     assert drain(timer) == entries
+
+
+def test_a_priority_that_calls_the_timer_meets_it_whole(Timer):  # B118
+    class Meddler:
+        def __init__(self, number):
+            self.number = number
+
+        def __neg__(self):
+            meddle()
+            return Meddler(-self.number)
+
+        def __lt__(self, other):
+            meddle()
+            return self.number < other
+
+        __gt__ = __lt__
+
+        def __index__(self):
+            meddle()
+            return self.number
+
+    timer, entered = Timer(), []
+
+    def meddle():
+        timer.call_at(1, noop).cancel()
+        entered.append(timer.call_at(2, noop))
+
+    entered += [timer.call_at(1, noop, priority=Meddler(k)) for k in (3, 1, 2)]
+    assert len(entered) > 3
+    assert set(drain(timer)) == set(entered)
+    assert len(timer) == 0
 
 
 # ---------------------------------------------------------------- cancel
@@ -201,6 +239,22 @@ def test_what_a_cancelled_entry_held_is_released_with_it(Timer):  # B132
         del payload
         entry.cancel()
         del entry
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_an_iteration_that_waits_keeps_nothing_of_the_last_entry(Timer):  # B137
+    timer = Timer()
+    entry = timer.call_at(1, noop)
+    gone = weakref.ref(entry)
+    timer.call_at(9, noop)
+    entries = timer.__iter__(nowfun=At(2.0))
+    gc.disable()
+    try:
+        assert next(entries) == (None, entry)
+        del entry
+        assert next(entries) == (2.0, None)
         assert gone() is None
     finally:
         gc.enable()
@@ -427,6 +481,32 @@ def test_an_earlier_entry_wakes_the_thread_that_waits_for_a_later_one(worker_tim
         done.clear()
         worker_timer.call_after(0.001, done.set)
         assert done.wait(PATIENCE)
+
+
+def test_an_error_thrown_into_the_thread_does_not_end_it(worker_timer, caplog):  # B92
+    waiting = threading.Semaphore(0)
+    worker_timer.on_tick.side_effect = lambda seconds: waiting.release()
+    worker_timer.call_after(3600, noop)
+    thread = worker_timer._thread
+    for error in (SystemExit, KeyError):
+        assert waiting.acquire(timeout=PATIENCE)
+        throw_into(thread, error)
+        worker_timer._woken.set()  # it is told as its wait ends
+        done = threading.Event()
+        worker_timer.call_after(0, done.set)
+        assert done.wait(PATIENCE)
+    assert worker_timer._thread is thread
+    assert thread.is_alive()
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_an_on_tick_that_fails_each_time_does_not_make_the_thread_spin(worker_timer, caplog, error):  # B87
+    waiting = threading.Event()
+    worker_timer._woken.wait = Mock(side_effect=lambda seconds: waiting.set() or threading.Event().wait(0.01))
+    worker_timer.on_tick.side_effect = error
+    worker_timer.call_after(3600, noop)
+    assert waiting.wait(PATIENCE)
+    assert "Error in timer" in caplog.text
 
 
 def test_no_error_ends_the_thread(worker_timer, caplog):

@@ -220,6 +220,30 @@ def test_cancel_then_the_action_and_its_arguments_are_released(scheduler: sched.
         gc.enable()
 
 
+def test_run_when_it_waits_then_it_keeps_nothing_of_the_last_event() -> None:  # B137
+    class Action:
+        def __call__(self) -> None: ...
+
+    time, kept = Simulated(), []
+
+    def delay(duration: int) -> None:
+        if duration:
+            kept.append(gone())
+        time.delay(duration)
+
+    scheduler, action = sched.scheduler(time, delay), Action()
+    gone = weakref.ref(action)
+    scheduler.enter(0, 1, action)
+    scheduler.enter(10, 1, noop)
+    gc.disable()
+    try:
+        del action
+        scheduler.run()
+        assert kept == [None]
+    finally:
+        gc.enable()
+
+
 def test_cancel_when_most_are_cancelled_then_their_memory_goes_back(scheduler: sched.scheduler) -> None:  # 11, B131
     kept = scheduler.enterabs(10**9, 1, noop)
     size = 0

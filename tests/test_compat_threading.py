@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import ctypes
 import gc
 import os
 import re
@@ -20,6 +22,7 @@ from nextdue.compat.threading import Timer
 
 PATIENCE = 30.0
 HOUR = 3600.0
+VAR = contextvars.ContextVar("VAR", default="unset")
 
 pytestmark = pytest.mark.realtime
 
@@ -232,6 +235,43 @@ def test_thread_when_made_in_a_callback_then_it_inherits_the_timers_daemon() -> 
         timer.start()
         timer.join(PATIENCE)
     assert [thread.daemon for thread in made] == [True, False]
+
+
+def test_callback_when_another_ran_on_its_thread_then_it_has_a_context_of_its_own() -> None:  # B214
+    seen: list[tuple[str, int | None]] = []
+
+    def function() -> None:
+        seen.append((VAR.get(), timer.ident))
+        VAR.set("left behind")
+
+    VAR.set("outside")
+    while len({ident for _, ident in seen}) == len(seen):  # until a thread is used again
+        timer = Timer(0, function)
+        timer.start()
+        timer.join(PATIENCE)
+    assert {value for value, _ in seen} == {"unset"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [KeyError, SystemExit])
+def test_threads_when_an_error_is_thrown_into_them_then_timers_go_on(error: type[BaseException]) -> None:  # B92
+    for _ in range(5):
+        first = Timer(0, noop)
+        first.start()
+        first.join(PATIENCE)
+        for thread in threading.enumerate():
+            if thread.name == "nextdue-timers" or thread.ident == first.ident:
+                assert thread.ident is not None
+                ident, thrown = ctypes.c_ulong(thread.ident), ctypes.py_object(error)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, thrown)  # told as it wakes
+        together = threading.Barrier(3)  # one after the other would hang here
+        timers = [Timer(0.001, together.wait, (PATIENCE,)) for _ in range(3)]
+        for timer in timers:
+            timer.start()
+        for timer in timers:
+            timer.join(PATIENCE)
+        assert [timer.is_alive() for timer in timers] == [False] * 3
+        assert not together.broken
 
 
 def test_start_when_an_earlier_one_comes_then_it_is_not_late_for_the_later(waiting: Timer) -> None:  # 12, B75

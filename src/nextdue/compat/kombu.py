@@ -79,9 +79,10 @@ class Timer(theirs.Timer):
             now = nowfun()
             due = timetable.pop_due(key_of(now), 1)
             if due:
-                entry = taken(due[0])
+                entry = taken(due.pop())
                 if entry is not None:
                     yield None, entry
+                    entry = None  # or a long wait would keep it
                 continue
             next_at = timetable.next_run_at()
             if next_at is not None:
@@ -96,6 +97,10 @@ class Timer(theirs.Timer):
         """What waits, as a list of ``(eta, priority, entry)`` by eta and priority."""
         waiting = [described(item) for item in self._queue.items()]
         return sorted(waiting, key=lambda entry: (entry.eta, entry.priority or 0))
+
+
+def _complain(error: BaseException) -> None:
+    theirs.logger.error("Error in timer: %r", error, exc_info=True)
 
 
 class WorkerTimer(Timer):
@@ -151,20 +156,32 @@ class WorkerTimer(Timer):
     def _run(self) -> None:
         entries = iter(self)
         while True:
-            self._wakes_at = math.inf
-            self._woken.clear()
-            if self._thread is not threading.current_thread():
-                return  # stopped, and perhaps replaced
-            seconds, entry = next(entries)
             try:
-                if entry is not None:
-                    self.apply_entry(entry)
-                    continue
-                if seconds is not None and self.on_tick is not None:
-                    self.on_tick(seconds)
-            except BaseException as error:  # apply_entry deals with an Exception itself
-                theirs.logger.error("Error in timer: %r", error, exc_info=True)
-                continue
-            if seconds is not None:
-                self._wakes_at = monotonic() + seconds
-            self._woken.wait(seconds)
+                if not self._step(entries):
+                    return
+            except BaseException as error:  # also one that was thrown into the thread; `apply_entry` sees to most
+                _complain(error)
+                entries = iter(self)
+
+    def _step(self, entries: Iterator[tuple[float | None, Any]]) -> bool:
+        """Run an entry, or wait; False when the thread is to end."""
+        self._wakes_at = math.inf
+        self._woken.clear()
+        if self._thread is not threading.current_thread():
+            return False  # stopped, and perhaps replaced
+        seconds, entry = next(entries)
+        if entry is not None:
+            self.apply_entry(entry)
+            return True
+        if seconds is not None:
+            self._tick(seconds)
+            self._wakes_at = monotonic() + seconds
+        self._woken.wait(seconds)
+        return True
+
+    def _tick(self, seconds: float) -> None:
+        try:
+            if self.on_tick is not None:
+                self.on_tick(seconds)
+        except BaseException as error:  # here: what goes wrong each time must not keep the thread from waiting
+            _complain(error)

@@ -180,6 +180,7 @@ class scheduler:
             if not delay:
                 if event is not None:  # else cancelled
                     event.action(*event.argument, **event.kwargs)
+                    event = None  # or a long wait would keep it
                     delayfunc(0)  # lets other threads run
             elif blocking:
                 delayfunc(entry[0] - now)

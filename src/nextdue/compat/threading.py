@@ -9,10 +9,12 @@ Starting and cancelling are in `_threading.py`, which is compiled and takes no l
 
 from __future__ import annotations
 
+import contextvars
 import os
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -117,50 +119,69 @@ class Timer(Waiting, threading.Timer):  # type: ignore[override]
 
     def _call(self) -> None:
         """What `run` does once it is time; on a runner's thread."""
-        self._ident, self._native_id = threading.get_ident(), threading.get_native_id()
-        if self._finished or (self._event is not None and self._event.is_set()):
-            return
         try:
-            self.function(*self.args, **self.kwargs)
+            self._ident, self._native_id = threading.get_ident(), threading.get_native_id()
+            if self._finished or (self._event is not None and self._event.is_set()):
+                return
+            # As on a new thread: in a context that nothing has been left in.
+            contextvars.Context().run(self.function, *self.args, **self.kwargs)
             self.cancel()
         except BaseException:
             _report(self)
 
 
-def _report(timer: Timer) -> None:
+def _report(thread: threading.Thread) -> None:
     """Hand the exception to `threading.excepthook`, and what that raises to `sys.excepthook`."""
     try:
-        threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), timer)))
+        threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), thread)))
     except BaseException:
         sys.excepthook(*sys.exc_info())
 
 
 class _Runner(threading.Thread):
-    """Calls one timer after another."""
+    """Calls one timer after another. An error thrown into it, which may come between any two steps, ends nothing."""
 
     def __init__(self, engine: _Engine, timer: Timer) -> None:
         super().__init__(name=timer.name, daemon=True)  # the engine sees to it that the process waits for timers
         self.timer: Timer | None = timer
+        self.called = False  # so its callback was, and it has only to be ended
         self.engine = engine
         self.given = threading.Lock()
         self.given.acquire()
 
     def run(self) -> None:
-        while self.timer is not None:
-            self.name = self.timer.name
-            self._daemonic = self.timer.daemon  # what a callback makes inherits it
-            self.timer._call()
-            self._daemonic = True
-            if self.engine is not current():  # a fork: in the child there is no one to give more
+        while True:
+            try:
+                while self.engine is current():  # else a fork came between: in the child there is no one to give more
+                    if self.timer is not None:
+                        self.serve(self.timer)
+                    elif not self.rest():
+                        return
                 return
-            self.timer._end()
-            self.timer = None  # idle, it keeps nothing alive
-            self.engine.idle.append(self)
-            if not self.given.acquire(timeout=_IDLE):
-                try:
-                    self.engine.idle.remove(self)
-                except ValueError:  # somebody is about to give
-                    self.given.acquire()
+            except BaseException:
+                _report(self)
+
+    def serve(self, timer: Timer) -> None:
+        self.engine.idle.pop(self, None)
+        if not self.called:
+            self.called = True
+            self.name = timer.name
+            self._daemonic = timer.daemon  # what a callback makes inherits it
+            timer._call()
+        self._daemonic = True
+        if self.engine is current():
+            timer._end()
+        self.timer = None  # idle, it keeps nothing alive
+        self.called = False
+
+    def rest(self) -> bool:
+        """Wait to be given a timer; False when there was none for a while."""
+        self.engine.idle[self] = None
+        if not self.given.acquire(timeout=_IDLE):
+            if self.engine.idle.pop(self, self) is None:
+                return False
+            self.given.acquire()  # somebody is about to give
+        return True
 
 
 class _Engine(Books):
@@ -171,7 +192,7 @@ class _Engine(Books):
         # These are re-entrant; one put too many costs a look that finds nothing.
         self.earlier: SimpleQueue[None] = SimpleQueue()
         self.released: SimpleQueue[None] = SimpleQueue()
-        self.idle: list[_Runner] = []
+        self.idle: dict[_Runner, None] = {}
 
     def begin_to_watch(self) -> None:
         if not self.claim_watch():
@@ -189,21 +210,24 @@ class _Engine(Books):
         self.released.put(None)
 
     def watch(self) -> None:
+        due: deque[Timer] = deque()
         while True:
-            due = self.table.pop_due(time.monotonic_ns())
-            due.reverse()
-            while due:
-                self.hand_over(due.pop())
-            at = self.arm()
-            left = min(max(at - time.monotonic_ns(), 0) / 1e9, threading.TIMEOUT_MAX)
-            with suppress(Empty):
-                self.earlier.get(timeout=None if at == _NEVER else left)
-            self.disarm()
+            try:
+                due.extend(self.table.pop_due(time.monotonic_ns()))
+                while due:
+                    self.hand_over(due.popleft())
+                at = self.arm()
+                left = min(max(at - time.monotonic_ns(), 0) / 1e9, threading.TIMEOUT_MAX)
+                with suppress(Empty):
+                    self.earlier.get(timeout=None if at == _NEVER else left)
+                self.disarm()
+            except BaseException:  # thrown into the thread, which every timer waits for
+                _report(threading.current_thread())
 
     def hand_over(self, timer: Timer) -> None:
         try:
-            runner = self.idle.pop()
-        except IndexError:
+            runner, _ = self.idle.popitem()
+        except KeyError:
             try:
                 _Runner(self, timer).start()
             except RuntimeError:  # no more threads: late, it still runs
