@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import subprocess
 import sys
+import textwrap
 import threading
 import weakref
 from datetime import UTC, datetime, timedelta, timezone
@@ -41,6 +44,18 @@ def a_job(name, when):
 
 def noop():
     pass
+
+
+class Broken:
+    """A trigger that fails."""
+
+    def __init__(self, trigger):
+        self.trigger = trigger
+
+    def get_next_fire_time(self, previous, now):
+        if previous is None:
+            return self.trigger.get_next_fire_time(previous, now)
+        return previous < previous.replace(tzinfo=None)  # a naive time and an aware one
 
 
 @pytest.fixture
@@ -375,6 +390,25 @@ def test_a_job_that_removes_itself_on_the_scheduler_s_thread_stays_removed(make,
     assert scheduler.get_jobs() == []
 
 
+@pytest.mark.parametrize("all_at_once", [False, True])
+def test_jobs_that_another_of_their_time_removes_do_not_run(make, time, all_at_once):  # B109, B112
+    scheduler, ran = make(), []
+
+    def first():
+        ran.append("first")
+        if all_at_once:
+            scheduler.remove_all_jobs()
+        else:
+            for k in range(9):
+                scheduler.remove_job(f"sibling{k}")
+
+    scheduler.add_job(first, every(100), id="first")
+    for k in range(9):
+        scheduler.add_job(ran.append, every(100), (k,), id=f"sibling{k}")
+    assert scheduler._process_jobs() == (None if all_at_once else 100)
+    assert ran == ["first"]
+
+
 def test_a_job_that_reschedules_itself_on_the_scheduler_s_thread_follows_its_new_trigger(make, time):
     scheduler, ran = make(), []
 
@@ -454,6 +488,99 @@ def test_a_store_that_fails_is_asked_again(make, time, caplog):  # B88
     assert scheduler._process_jobs() == 59.5
 
 
+@pytest.mark.parametrize("kind", [ours.JobStore, MemoryJobStore])
+def test_a_store_that_takes_no_next_run_time_has_each_slot_run_once(make, time, caplog, kind):  # B190
+    scheduler, ran = make(jobstores={"default": kind()}, jobstore_retry_interval=3), []
+    store = scheduler._jobstores["default"]
+    update, remove = store.update_job, store.remove_job
+    scheduler.add_job(lambda: ran.append(("a", time.at)), every(10), id="a")
+    scheduler.add_job(lambda: ran.append(("once", time.at)), DateTrigger(START, UTC), id="once")
+    scheduler.add_job(lambda: ran.append(("well", time.at)), every(2), id="well", next_run_time=after(1))
+    store.update_job = lambda job: away() if job.id == "a" else update(job)
+    store.remove_job = away = Mock(side_effect=OSError)
+    assert scheduler._process_jobs() == 1  # not later for what is broken
+    for seconds in (1, 3):
+        time.at = after(seconds)
+        assert scheduler._process_jobs() == 2
+    assert away.call_count == caplog.text.count("Error updating job") == 6
+    store.update_job, store.remove_job = update, remove
+    for seconds in (5, 7, 9, 10):
+        time.at = after(seconds)
+        scheduler._process_jobs()
+    assert [at for name, at in ran if name == "a"] == [START, after(10)]
+    assert [at for name, at in ran if name == "once"] == [START]
+    assert [at for name, at in ran if name == "well"] == [after(k) for k in (1, 3, 5, 7, 9)]
+    assert {*ids(scheduler.get_jobs())} == {"a", "well"}
+
+
+def test_a_store_that_fails_to_say_what_comes_next_is_asked_again(make, time, caplog):  # B190
+    scheduler = make(jobstore_retry_interval=3)
+    scheduler._jobstores["default"].get_next_run_time = Mock(side_effect=OSError("away"))
+    assert scheduler._process_jobs() == 3
+    assert "Error getting the next run time from job store 'default': away" in caplog.text
+
+
+def test_a_job_whose_trigger_fails_is_paused_and_the_others_go_on(make, time, caplog):  # B38, B196
+    scheduler, ran = make(), []
+    for name, trigger in (("broken", Broken(every(1))), ("well", every(1))):
+        scheduler.add_job(ran.append, DateTrigger(START, UTC), (name,), id=name, misfire_grace_time=None)
+        scheduler.get_job(name).trigger = trigger
+    for seconds in (0, 1, 2):
+        time.at = after(seconds)
+        assert scheduler._process_jobs() == 1
+    assert ran == ["broken", "well", "well", "well"]
+    assert scheduler.get_job("broken").next_run_time is None
+    assert "-- pausing the job" in caplog.text
+    scheduler.reschedule_job("broken", trigger=every(1))
+    time.at = after(3)
+    scheduler._process_jobs()
+    assert sorted(ran[4:]) == ["broken", "well"]
+
+
+def test_a_run_that_waited_in_the_pool_for_longer_than_its_grace_is_told_of_as_missed(make, time):  # B156
+    scheduler = make(executors={"default": ours.ThreadPoolExecutor(2)})
+    story, going, go = told(scheduler), threading.Semaphore(0), threading.Event()
+    for k in range(2):
+        scheduler.add_job(lambda: going.release() or go.wait(PATIENCE), DateTrigger(START, UTC), id=f"busy{k}")
+    scheduler.add_job(noop, DateTrigger(START, UTC), id="third", misfire_grace_time=60)
+    scheduler._process_jobs()
+    for _ in range(2):
+        assert going.acquire(timeout=PATIENCE)
+    time.at = after(61)
+    go.set()
+    scheduler.shutdown()
+    assert [event[0] for event in story if event[1] == "third"][-1] == events.EVENT_JOB_MISSED
+
+
+def test_a_job_of_tomorrow_that_is_rescheduled_counts_from_now(make, time):  # B121
+    scheduler = make()
+    scheduler.add_job(noop, IntervalTrigger(days=1, start_date=after(86_400), timezone=UTC), id="job")
+    time.at = after(5)
+    scheduler.reschedule_job("job", trigger=every(20))
+    assert scheduler._process_jobs() == 15
+    assert scheduler.get_job("job").next_run_time == after(20)
+
+
+def test_a_run_a_little_over_its_period_leaves_the_next_instance_alone(make, time):  # B169
+    scheduler = make(executors={"default": ours.ThreadPoolExecutor(10)})
+    going, go, starts = threading.Semaphore(0), threading.Event(), []
+
+    def task():
+        starts.append(time.at)
+        going.release()
+        go.wait(PATIENCE)
+
+    scheduler.add_job(task, every(60), max_instances=10)
+    for seconds in (0, 60, 65, 120):
+        time.at = after(seconds)
+        scheduler._process_jobs()
+        if seconds != 65:
+            assert going.acquire(timeout=PATIENCE)
+    go.set()
+    scheduler.shutdown()
+    assert starts == [START, after(60), after(120)]
+
+
 def test_max_instances_holds(make, time):
     scheduler = make(executors={"default": ours.ThreadPoolExecutor(2)})
     story = told(scheduler)
@@ -514,7 +641,94 @@ def test_shutdown_waits_for_what_was_submitted_and_may_be_told_not_to():  # B200
         assert done.wait(PATIENCE)
 
 
-def test_whatever_a_job_raises_ends_its_run_in_the_books(make, time):
+def test_a_listener_on_the_scheduler_s_thread_may_shut_it_down(caplog):  # B127
+    scheduler, done = ours.BackgroundScheduler(timezone=UTC), threading.Event()
+
+    def listen(event):
+        scheduler.shutdown()
+        done.set()
+
+    scheduler.add_listener(listen, events.EVENT_JOB_SUBMITTED)
+    scheduler.add_job(noop)
+    scheduler.start()
+    thread = scheduler._thread
+    assert done.wait(PATIENCE)
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert "Error notifying listener" not in caplog.text
+
+
+def test_jobs_may_use_the_scheduler_while_a_shutdown_waits_for_them():  # B127
+    scheduler, going, go, found = ours.BackgroundScheduler(timezone=UTC), threading.Event(), threading.Event(), []
+
+    def task():
+        going.set()
+        go.wait(PATIENCE)
+        found.append(scheduler.get_job("job"))
+        scheduler.wakeup()
+
+    scheduler.add_job(task, id="job")
+    scheduler.start()
+    assert going.wait(PATIENCE)
+    executor, waits = scheduler._executors["default"], threading.Event()
+    shutdown = executor.shutdown
+    executor.shutdown = lambda wait: waits.set() or shutdown(wait)
+    thread = threading.Thread(target=scheduler.shutdown, daemon=True)
+    thread.start()
+    assert waits.wait(PATIENCE)
+    go.set()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert found == [None]
+
+
+@pytest.mark.parametrize("error", [KeyError, SystemExit])
+def test_an_error_thrown_into_the_scheduler_s_thread_does_not_end_it(caplog, error):  # B92
+    scheduler = ours.BackgroundScheduler(timezone=UTC)
+    scheduler.start()
+    thread = scheduler._thread
+    for _ in range(5):
+        ident, thrown, ran = ctypes.c_ulong(thread.ident), ctypes.py_object(error), threading.Event()
+        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, thrown) == 1  # told as it wakes
+        scheduler.add_job(ran.set)
+        assert ran.wait(PATIENCE)
+    assert thread.is_alive()
+    scheduler.shutdown()
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+def test_exit_with_a_scheduler_that_was_not_shut_down_is_quiet(daemon):  # B206
+    program = f"""
+        import atexit, logging, threading, time
+        from apscheduler.executors.pool import ThreadPoolExecutor
+        from nextdue.compat.apscheduler import BackgroundScheduler
+        logging.basicConfig(level=logging.ERROR)
+        ran = threading.Semaphore(0)
+        def end():
+            for _ in range(50):
+                ran.acquire()
+            print("ends")
+            scheduler.shutdown()
+        scheduler = BackgroundScheduler(daemon={daemon})
+        scheduler.add_executor(ThreadPoolExecutor(), "theirs")
+        for executor in ("default", "theirs"):
+            scheduler.add_job(ran.release, "interval", seconds=0.001, max_instances=9, executor=executor)
+        scheduler.start()
+        ran.acquire()
+        if {daemon}:
+            atexit.register(time.sleep, 0.05)
+        else:
+            threading.Thread(target=end, daemon=True).start()
+        print("main ends")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == (["main ends"] if daemon else ["main ends", "ends"])
+
+
+def test_whatever_a_job_raises_ends_its_run_in_the_books(make, time):  # B170
     scheduler = make(executors={"default": ours.ThreadPoolExecutor(1)})
     story = told(scheduler)
     for k, error in enumerate((ValueError, SystemExit, KeyboardInterrupt)):

@@ -16,8 +16,10 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import weakref
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from nextdue import Scheduler, Timetable
@@ -36,6 +38,8 @@ __all__ = ["BackgroundScheduler", "JobStore", "ThreadPoolExecutor", "Turns"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NEVER = math.inf
+PAUSE: Any = object()  # in place of a next run time: that of a job whose trigger has failed
+LONGEST_PAUSE = 1.0  # seconds between the tries of a scheduler whose passes fail
 
 
 def instant_of(when: datetime) -> int:
@@ -200,6 +204,12 @@ class Turns:
     """What gives due jobs their turn; to be mixed into any scheduler of APScheduler's, before its own class."""
 
     _wakes_at: float = NEVER  # when the scheduler will look for due jobs unless it is woken, microseconds
+    _is_ending = False  # the scheduler ends, or the process, and with it the pools that run jobs
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # What a store could not take: by its alias and the job's id, the run time that was submitted, and the next.
+        self._owed: dict[tuple[str, str], tuple[datetime, Any]] = {}
+        super().__init__(*args, **options)
 
     def _create_default_jobstore(self) -> JobStore:
         return JobStore()
@@ -210,7 +220,8 @@ class Turns:
     def _process_jobs(self: Any) -> float | None:
         """Submit what is due, give each job its next run time, and return for how many seconds to sleep.
 
-        What it does is `BaseScheduler._process_jobs`, in the same order, and with the same records in the log.
+        What it does is `BaseScheduler._process_jobs`, in the same order, and with the same records in the log; but a
+        store that fails, or a trigger, harms no other.
         """
         if self.state == base.STATE_PAUSED:
             self._logger.debug("Scheduler is paused -- not processing jobs")
@@ -218,21 +229,12 @@ class Turns:
 
         self._logger.debug("Looking for jobs to run")
         now = base.datetime.now(self.timezone)
-        instant = instant_of(now)
         wakeup_time = None
         submissions: list[tuple[int, Any, str, list[datetime]]] = []
         with self._jobstores_lock:
             self._wakes_at = NEVER  # from now on, whoever adds a job has to wake us for another look
             for alias, store in self._jobstores.items():
-                try:
-                    due_jobs = store.get_due_jobs(now)
-                except Exception as error:
-                    self._logger.warning("Error getting due jobs from job store %r: %s", alias, error)
-                    store_wakeup_time = now + timedelta(seconds=self.jobstore_retry_interval)
-                else:
-                    for job in due_jobs:
-                        self._take_turn(job, alias, store, now, instant, submissions)
-                    store_wakeup_time = store.get_next_run_time()
+                store_wakeup_time = self._take_turns(alias, store, now, submissions)
                 if store_wakeup_time and (wakeup_time is None or store_wakeup_time < wakeup_time):
                     wakeup_time = store_wakeup_time.astimezone(self.timezone)
             if wakeup_time is not None:
@@ -253,6 +255,34 @@ class Turns:
         self._logger.debug("Next wakeup is due at %s (in %f seconds)", wakeup_time, seconds)
         return seconds
 
+    def _take_turns(
+        self: Any, alias: str, store: Any, now: datetime, submissions: list[tuple[int, Any, str, list[datetime]]]
+    ) -> datetime | None:
+        """Give the due jobs of a store their turn, and return when to look at it again. Caller holds the lock."""
+        instant = instant_of(now)
+        again_at = now + timedelta(seconds=self.jobstore_retry_interval)
+        try:
+            due_jobs = store.get_due_jobs(now)
+        except Exception as error:
+            self._logger.warning("Error getting due jobs from job store %r: %s", alias, error)
+            return again_at
+        failed = False
+        for job in due_jobs:
+            try:
+                self._take_turn(job, alias, store, now, instant, submissions)
+            except Exception:
+                self._logger.exception('Error updating job "%s" in job store %r', job, alias)
+                failed = True
+        try:
+            if not failed:
+                return store.get_next_run_time()  # type: ignore[no-any-return]
+            # What failed is still due: it is looked at again then, or earlier with the next of the others.
+            times = [job.next_run_time for job in store.get_all_jobs()]
+            return min(again_at, *(time for time in times if time and instant_of(time) > instant))  # type: ignore[no-any-return]
+        except Exception as error:
+            self._logger.warning("Error getting the next run time from job store %r: %s", alias, error)
+            return again_at
+
     def _take_turn(
         self: Any,
         job: Any,
@@ -263,6 +293,8 @@ class Turns:
         submissions: list[tuple[int, Any, str, list[datetime]]],
     ) -> None:
         """Submit a due job and move it to its next run time. Caller holds the lock of the job stores."""
+        if self._is_ending or (isinstance(store, JobStore) and store.lookup_job(job.id) is not job):
+            return  # a job before it, which ran on this thread, has removed it
         try:
             executor = self._lookup_executor(job.executor)
         except BaseException:
@@ -272,21 +304,52 @@ class Turns:
             self.remove_job(job.id, alias)
             return
 
-        trigger = job.trigger
-        run_times: Any
-        if type(job) is Job:
-            # Job._get_run_times, which drops the last result: it is the next run time.
-            run_times, next_run = [], job.next_run_time
-            while next_run and instant_of(next_run) <= instant:
-                run_times.append(next_run)
-                next_run = trigger.get_next_fire_time(next_run, now)
+        slot, trigger = job.next_run_time, job.trigger
+        owed = self._owed.pop((alias, job.id), None)
+        if owed is not None and owed[0] == slot:
+            next_run = owed[1]
         else:
-            run_times, next_run = job._get_run_times(now), base.undefined
-        if run_times and job.coalesce:
-            run_times = run_times[-1:]
-        if not run_times:
-            return
+            run_times: Any
+            if type(job) is Job:
+                # Job._get_run_times, which drops the last result: it is the next run time.
+                run_times, next_run = [], slot
+                while next_run and next_run is not PAUSE and instant_of(next_run) <= instant:
+                    run_times.append(next_run)
+                    next_run = self._ask(job, next_run, now)
+            else:
+                run_times, next_run = job._get_run_times(now), base.undefined
+            if run_times and job.coalesce:
+                run_times = run_times[-1:]
+            if not run_times:
+                return
+            self._submit(job, executor, alias, run_times, submissions)
+            if next_run is base.undefined or job.trigger is not trigger:  # the run, on this thread, may change its job
+                next_run = self._ask(job, run_times[-1], now)
+        try:
+            self._move_on(job, alias, store, next_run)
+        except JobLookupError:
+            pass  # the run, on this thread, has removed its job
+        except Exception:
+            job.next_run_time = slot  # as the store has it
+            self._owed[alias, job.id] = slot, next_run
+            raise
 
+    def _ask(self: Any, job: Any, previous: datetime, now: datetime) -> Any:
+        """Return a job's next run time, by its trigger; PAUSE if that fails."""
+        try:
+            return job.trigger.get_next_fire_time(previous, now)
+        except Exception:
+            self._logger.exception('Trigger of job "%s" failed -- pausing the job', job)
+            return PAUSE
+
+    def _submit(
+        self: Any,
+        job: Any,
+        executor: Any,
+        alias: str,
+        run_times: list[datetime],
+        submissions: list[tuple[int, Any, str, list[datetime]]],
+    ) -> None:
         try:
             executor.submit_job(job, run_times)
         except MaxInstancesReachedError:
@@ -297,27 +360,76 @@ class Turns:
             )
             submissions.append((EVENT_JOB_MAX_INSTANCES, job.id, alias, run_times))
         except BaseException:
-            self._logger.exception('Error submitting job "%s" to executor "%s"', job, job.executor)
+            if not self._is_ending:
+                self._logger.exception('Error submitting job "%s" to executor "%s"', job, job.executor)
         else:
             submissions.append((EVENT_JOB_SUBMITTED, job.id, alias, run_times))
 
-        if next_run is base.undefined or job.trigger is not trigger:  # the run, on this thread, may change its job
-            next_run = job.trigger.get_next_fire_time(run_times[-1], now)
-        with contextlib.suppress(JobLookupError):  # the run, on this thread, has removed its job
-            if not next_run:
-                self.remove_job(job.id, alias)
-                return
-            if type(job) is Job and type(next_run) is datetime and next_run.tzinfo is not None:
-                job.next_run_time = next_run  # what Job._modify comes to
-            else:
-                job._modify(next_run_time=next_run)
-            store.update_job(job)
+    def _move_on(self: Any, job: Any, alias: str, store: Any, next_run: Any) -> None:
+        if not next_run:
+            self.remove_job(job.id, alias)
+            return
+        if type(job) is Job and type(next_run) is datetime and next_run.tzinfo is not None:
+            job.next_run_time = next_run  # what Job._modify comes to
+        else:
+            job._modify(next_run_time=None if next_run is PAUSE else next_run)
+        store.update_job(job)
 
 
 class BackgroundScheduler(Turns, background.BackgroundScheduler):
     """`apscheduler.schedulers.background.BackgroundScheduler`, with `JobStore` and `ThreadPoolExecutor` by default."""
 
     _adding: int | None = None  # the thread that adds a job; written under the lock of the job stores
+
+    def start(self, *args: Any, **kwargs: Any) -> None:
+        """Start the scheduler. As APScheduler's; the process waits for it at its end if ``daemon`` is false."""
+        self._is_ending = False
+        super().start(*args, **kwargs)
+        with contextlib.suppress(RuntimeError):  # the process ends already
+            # The hook that was registered last is called first: before those by which the pools end.
+            threading._register_atexit(partial(_at_exit, weakref.ref(self)))  # type: ignore[attr-defined]
+
+    def shutdown(self: Any, wait: bool = True) -> None:
+        """Shut down the scheduler. As APScheduler's, and from anywhere: from a listener, too, and from a job.
+
+        Args:
+            wait: wait until the jobs that run have ended. They may use the scheduler meanwhile.
+        """
+        if self.state == base.STATE_STOPPED:
+            raise base.SchedulerNotRunningError
+        self.state = base.STATE_STOPPED
+        self._is_ending = True
+        with self._executors_lock, self._jobstores_lock:  # after the pass that is going
+            executors = list(self._executors.values())
+        for executor in executors:  # without a lock that the jobs which it waits for may want
+            executor.shutdown(wait)
+        with self._jobstores_lock:
+            for store in self._jobstores.values():
+                store.shutdown()
+        self._logger.info("Scheduler has been shut down")
+        self._dispatch_event(base.SchedulerEvent(base.EVENT_SCHEDULER_SHUTDOWN))
+        self._event.set()
+        thread = self._thread
+        del self._thread
+        if thread is not threading.current_thread():
+            thread.join()
+
+    def _main_loop(self) -> None:
+        seconds: float | None = base.TIMEOUT_MAX
+        pause = 0.001
+        while self.state != base.STATE_STOPPED:
+            try:
+                self._event.wait(seconds)
+                self._event.clear()
+                seconds = self._process_jobs()
+                pause = 0.001
+            except BaseException:  # thrown into the thread: nothing ends it
+                self._logger.exception("Error looking for jobs to run; looking again in %g seconds", pause)
+                seconds = pause
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _process_jobs(self) -> float | None:
+        return None if self._is_ending else super()._process_jobs()
 
     def _real_add_job(self, job: Any, jobstore_alias: str, replace_existing: bool) -> None:
         self._adding = threading.get_ident()
@@ -341,3 +453,15 @@ class BackgroundScheduler(Turns, background.BackgroundScheduler):
             if run_at is not None and run_at < self._wakes_at:
                 return True
         return False
+
+
+def _at_exit(ref: weakref.ref[BackgroundScheduler]) -> None:
+    """Wait for a scheduler whose thread is no daemon; have any other stop to give jobs to pools that take no more."""
+    scheduler = ref()
+    thread = None if scheduler is None else scheduler._thread
+    if scheduler is None or thread is None:
+        return
+    if scheduler._daemon:
+        scheduler._is_ending = True
+    else:
+        thread.join()
