@@ -187,6 +187,8 @@ def test_promise_10_every_way_of_asking_agrees_after_a_cancel(agenda):  # B116
     assert agenda.cancel("n")
     for job in (by_handle, by_id, by_name):
         assert agenda.status(job) is agenda.status(job.id) is job.status is Status.CANCELLED
+        assert not agenda.cancel(job)
+    assert (agenda.jobs(), agenda.next_run_at(), agenda.stats()[:3]) == ([], None, (0, 0, 0))
     assert repr(agenda) == "<Agenda: 0 waiting, 0 ready, 0 running>"
 
 

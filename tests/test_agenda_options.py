@@ -276,9 +276,9 @@ def test_repeating_job_past_its_limit_waits_for_its_own_old_run(agenda, clock):
     assert job.attempts == 2
 
 
-@pytest.mark.parametrize("timeout", [None, float("inf")])
-def test_no_limit(agenda, clock, timeout):  # B52, B173
-    job = agenda.schedule(clock.advance, args=(10**6,), timeout=timeout)
+@pytest.mark.parametrize("limit", [{}, {"timeout": None}, {"timeout": float("inf")}])
+def test_no_limit(agenda, clock, limit):  # B52, B173
+    job = agenda.schedule(clock.advance, args=(10**6,), **limit)
     agenda.run_due()
     assert job.status == Status.SUCCEEDED
 
@@ -343,8 +343,17 @@ def test_fixed_rate_job_runs_once_late_after_a_pause(agenda, clock):
     assert job.run_at == 40_000_000_000
 
 
-def test_reschedule_of_a_paused_job_leaves_it_paused(agenda, clock):  # B122
-    job = agenda.schedule(print, delay=10, id="a")
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda agenda: agenda.schedule(print, delay=10, id="a"),
+        lambda agenda: agenda.schedule_at_fixed_rate(print, 10, 10, id="a"),
+        lambda agenda: agenda.schedule_with_fixed_delay(print, 10, 10, id="a"),
+        lambda agenda: agenda.schedule_recurring(print, lambda at: at + 10**10, id="a"),
+    ],
+)
+def test_reschedule_of_a_paused_job_leaves_it_paused(agenda, clock, add):  # B122
+    job = add(agenda)
     job.pause()
     assert agenda.reschedule("a", 1)
     clock.advance(1)

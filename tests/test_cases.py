@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 from ast import AsyncFunctionDef, FunctionDef, parse, walk
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -102,6 +103,50 @@ def test_jobs_that_all_come_due_within_a_second_run_in_order_and_none_is_lost(ag
     clock.advance(1)
     assert agenda.run_due() == len(times)
     assert ran == sorted(range(len(times)), key=times.__getitem__)
+
+
+def test_jobs_that_were_taken_are_cancelled_once_by_ten_threads_and_no_count_goes_wrong(agenda):  # B104
+    jobs = [agenda.schedule(int) for _ in range(200)]
+    taken = agenda.take_due()
+    won: list[int] = []
+    counts: set[int] = set()
+
+    def cancel():
+        for job in jobs:
+            if job.cancel():
+                won.append(job.id)
+            counts.update(agenda.stats()[:3])
+
+    threads = [threading.Thread(target=cancel) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won) == sorted(job.id for job in jobs)
+    assert min(counts) == 0
+    for job in taken:
+        agenda.finished(job)
+    assert agenda.stats()[:3] == (0, 0, 0)
+    assert {job.cancel() for job in jobs} == {False}
+
+
+def test_job_that_arms_itself_again_keeps_its_pace_beside_many_others(stack, clock):  # B167
+    # Enough of them, and far enough, for the tree; the hour crosses the borders of its levels.
+    agenda = stack.Agenda(clock, history=0)
+    chance = random.Random(167)
+    others = [agenda.schedule(int, at=chance.randrange(7200 * SECOND)) for _ in range(20_000)]
+    starts: list[int] = []
+
+    def again():
+        starts.append(clock())
+        agenda.schedule(again, delay=10)
+
+    agenda.schedule(again, delay=10)
+    while len(starts) < 360:
+        clock.set_ns(agenda.next_run_at())
+        agenda.run_due()
+    assert starts == [k * 10 * SECOND for k in range(1, 361)]
+    assert all((job.status is Status.SUCCEEDED) == (job.run_at <= clock()) for job in others)
 
 
 # ---------------------------------------------------------------- the page

@@ -43,9 +43,11 @@ def run(stack):
     return run
 
 
-def test_exit_with_a_busy_scheduler_is_quiet(run):  # B206
-    script = """
-        scheduler = make()
+@pytest.mark.parametrize("executor", ["None", "ThreadPoolExecutor(2)", "lambda: ThreadPoolExecutor(2)"])
+def test_exit_with_a_busy_scheduler_is_quiet(run, executor):  # B206
+    script = f"""
+        from concurrent.futures import ThreadPoolExecutor
+        scheduler = make(executor={executor})
         runs = threading.Semaphore(0)
         scheduler.schedule_at_fixed_rate(runs.release, initial_delay=0, period=0.001)
         for _ in range(5):

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from nextdue import FailedResult, FixedBackoff, Scheduler, Status, TooManyJobs, UnknownJobId, current_job
+from nextdue import Cron, FailedResult, FixedBackoff, Scheduler, Status, TooManyJobs, UnknownJobId, current_job
 from nextdue.testing import ManualClock
 
 pytestmark = pytest.mark.realtime
@@ -39,6 +39,28 @@ def scheduler(stack):
 
 
 # ---------------------------------------------------------------- time limits
+
+
+@pytest.mark.parametrize("pool", [None, lambda: ThreadPoolExecutor(2)])
+def test_rules_are_applied_while_every_worker_is_blocked(stack, pool, caplog):  # B101
+    clock, wall = ManualClock(), ManualClock(10**18)
+    gate, held = threading.Event(), threading.Semaphore(0)
+    with Scheduler(workers=2, agenda=stack.Agenda(clock, wall_clock=wall), executor=pool) as scheduler:
+        hourly = scheduler.schedule_recurring(int, Cron("0 * * * *"))
+        blocked = [scheduler.schedule(lambda: held.release() or gate.wait(PATIENCE), timeout=5) for _ in range(2)]
+        dependent = scheduler.schedule(int, after=[blocked[0]])
+        try:
+            for _ in blocked:
+                assert held.acquire(timeout=PATIENCE)
+            wall.set_ns(wall() - 86_400 * 10**9)
+            wait_until(lambda: hourly.run_at <= 3600 * 10**9)
+            assert {job.status for job in blocked} == {Status.RUNNING}
+            clock.advance(5)
+            wait_until(lambda: dependent.status is Status.CANCELLED)
+        finally:
+            gate.set()
+        assert all(job.wait(PATIENCE) for job in blocked)
+        assert {job.status for job in blocked} == {Status.FAILED}
 
 
 def test_substitutes_keep_the_capacity_while_runs_hang_and_go_when_these_end(scheduler):  # B172

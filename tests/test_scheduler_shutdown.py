@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 import time
+from collections import UserDict
 from concurrent.futures import CancelledError
 from datetime import timedelta
 
@@ -248,6 +250,39 @@ def test_promise_16_done_callback_shuts_down(stack):  # B127
         future.add_done_callback(lambda future: results.append(scheduler.shutdown()))
         gate.set()
     assert results == [(True, 0, 0)]
+
+
+@pytest.mark.parametrize("event", ["started", "succeeded", "cancelled"])
+def test_promise_16_listener_shuts_down(stack, event):  # B127
+    results = []
+    with Scheduler(workers=1, agenda=stack.Agenda()) as scheduler:
+        scheduler.on(event, lambda event: results.append(scheduler.shutdown(timeout=PATIENCE)))
+        job = scheduler.schedule(int, delay=FAR if event == "cancelled" else 0)
+        if event == "cancelled":
+            job.cancel()  # the listener is called here
+        assert job.wait(PATIENCE)
+    assert results == [(True, 0, 0)]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed scheduler:ResourceWarning")
+def test_promise_16_scheduler_dropped_while_a_job_is_added_to_it_refuses_that(stack):  # B125
+    class Collects(UserDict):
+        """Keyword arguments that run the collector as they are looked at."""
+
+        def keys(self):
+            gc.collect()
+            return super().keys()
+
+    scheduler = Scheduler(workers=1, agenda=stack.Agenda())
+    add, threads = scheduler._agenda.schedule, scheduler._threads
+    ring = [scheduler]
+    ring.append(ring)
+    del scheduler, ring
+    with pytest.raises(RuntimeError, match=r"^cannot schedule new jobs after shutdown$"):
+        add(int, delay=FAR, kwargs=Collects(base=2))
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
 
 
 def test_promise_16_policy_shuts_down(stack, caplog):
