@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,12 +55,67 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
+def machine_zone(monkeypatch):
+    """Put the machine into a time zone, by its name."""
+    if not hasattr(time, "tzset"):
+        pytest.skip("this system has no time.tzset")
+
+    def move(tz: str) -> None:
+        monkeypatch.setenv("TZ", tz)
+        time.tzset()
+
+    yield move
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture
 def unlogged():
     """No log of what fails on purpose, and by the hundred."""
     logger = logging.getLogger("nextdue")
     before, logger.disabled = logger.disabled, True
     yield
     logger.disabled = before
+
+
+class Park:
+    """Stands in for the lock that a thread of a scheduler sleeps on: a timed sleep ends when the test says so."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.sleeps = queue.SimpleQueue()  # for how many seconds each was to be; -1: until it is signalled
+
+    def acquire(self, blocking=True, timeout=-1):
+        self.sleeps.put(timeout)
+        return self.lock.acquire()
+
+    def release(self):
+        self.lock.release()
+
+    def run_out(self):
+        """The time of the sleep is over."""
+        with suppress(RuntimeError):  # it was signalled meanwhile, and is still to look
+            self.release()
+
+    def await_sleep(self):
+        """Wait for the next sleep to begin, and return how long it is to be."""
+        return self.sleeps.get(timeout=20)
+
+
+@pytest.fixture
+def on_parks(monkeypatch):
+    """Make a scheduler whose threads sleep on stand-ins: a list of it, the watcher's and the others'."""
+
+    def make(*, workers, executor=None, **options):
+        parks = [Park() for _ in range(2 if executor else 1 + workers)]
+        left = iter(parks)
+        original = nextdue.scheduler._parked
+        with monkeypatch.context() as patch:
+            patch.setattr(nextdue.scheduler, "_parked", lambda: next(left, None) or original())
+            return [nextdue.Scheduler(workers=workers, executor=executor, **options), *parks]
+
+    return make
 
 
 def take(agenda) -> list[str | int]:

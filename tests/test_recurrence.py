@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import doctest
 import io
+import logging
 import pickle
 import re
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -124,9 +126,10 @@ def test_next_after_the_last_run_of_the_calendar_is_none() -> None:
 
 def test_minute_rule_in_the_repeated_hour_goes_on() -> None:  # B10
     rule = Cron("30 * * * *", tz="Europe/Helsinki")
-    assert runs(rule, local("2017-10-29 03:45", "Europe/Helsinki", fold=1), 5) == [
-        f"2017-10-29 0{hour}:30:00+02:00" for hour in (4, 5, 6, 7, 8)
-    ]
+    later = [f"2017-10-29 0{hour}:30:00+02:00" for hour in (3, 4, 5, 6, 7, 8)]
+    assert runs(rule, local("2017-10-29 03:15", "Europe/Helsinki"), 7) == ["2017-10-29 03:30:00+03:00", *later]
+    assert runs(rule, local("2017-10-29 03:45", "Europe/Helsinki"), 6) == later
+    assert runs(rule, local("2017-10-29 03:45", "Europe/Helsinki", fold=1), 5) == later[1:]
 
 
 def test_fixed_rule_asked_in_the_second_of_the_equal_hours_goes_on() -> None:  # B10
@@ -144,8 +147,19 @@ def test_two_hourly_rule_gets_past_the_autumn_change() -> None:  # B11
     ]
 
 
-def test_following_rule_that_always_falls_into_the_gap_is_none() -> None:  # B11: a cap, no spin
-    assert Cron("*/5 2 * 3 SUN#2", tz="America/New_York").next_after(utc("2025-01-01 00:00")) is None
+def test_following_rule_that_always_falls_into_the_gap_is_none(monkeypatch: pytest.MonkeyPatch) -> None:  # B11: a cap
+    rule = Cron("*/5 2 * 3 SUN#2", tz="America/New_York")
+    steps = 0
+    step = Cron._next_match
+
+    def counted(rule: Cron, wall: datetime) -> datetime | None:
+        nonlocal steps
+        steps += 1
+        return step(rule, wall)
+
+    monkeypatch.setattr(Cron, "_next_match", counted)
+    assert rule.next_after(utc("2025-01-01 00:00")) is None
+    assert steps == 50
 
 
 def test_following_rule_that_fell_into_the_gap_for_years_runs_when_the_change_moves() -> None:
@@ -196,7 +210,7 @@ def test_rule_of_each_minute_runs_120_times_in_two_equal_hours() -> None:  # B17
 
 
 def test_rule_in_utc_a_week_before_a_change_elsewhere_is_not_moved() -> None:  # B19
-    now = local("2025-09-21 10:00", "Pacific/Auckland")  # the change is on the 28th
+    now = local("2025-09-22 10:00", "Pacific/Auckland")  # not yet Monday in UTC; the change is on the 28th
     assert runs(Cron("0 0 * * mon"), now, 2) == ["2025-09-22 00:00:00+00:00", "2025-09-29 00:00:00+00:00"]
 
 
@@ -207,11 +221,11 @@ def test_local_rule_a_week_before_a_change_has_the_offset_of_its_own_day() -> No
 
 def test_rule_of_each_second_runs_in_both_equal_hours() -> None:  # B20
     rule = Cron("* * * * * *", tz="Europe/Brussels")
-    assert runs(rule, local("2025-10-26 02:59:58", "Europe/Brussels"), 2) == [
-        "2025-10-26 02:59:59+02:00",
-        "2025-10-26 02:00:00+01:00",
-    ]
-    assert runs(rule, local("2025-10-26 02:59:59", "Europe/Brussels", fold=1), 1) == ["2025-10-26 03:00:00+01:00"]
+    start = local("2025-10-26 02:59:57", "Europe/Brussels")
+    times = runs(rule, start, 3_603)  # each later than the one before: with these ends, none is left out
+    assert times[:3] == ["2025-10-26 02:59:58+02:00", "2025-10-26 02:59:59+02:00", "2025-10-26 02:00:00+01:00"]
+    assert times[-1] == "2025-10-26 03:00:00+01:00"
+    assert len(set(times)) == 3_603
 
 
 @pytest.mark.parametrize(("start", "offsets"), [("2024-03-08", "554444"), ("2024-11-01", "445555")])
@@ -221,11 +235,63 @@ def test_morning_rule_round_a_change_runs_once_a_day(start: str, offsets: str) -
     assert runs(Cron("0 6 * * *", tz="America/New_York"), first, 6) == expected
 
 
-def test_rule_in_utc_does_not_heed_the_zone_of_dt() -> None:  # B23
-    for fold in (0, 1):
-        dt = local("2022-10-30 01:15", "Europe/London", fold=fold)
-        day = "2022-10-30" if fold == 0 or dt.astimezone(UTC).hour < 2 else "2022-10-31"
-        assert runs(Cron("30 1 * * *"), dt, 1) == [f"{day} 01:30:00+00:00"]
+@pytest.mark.parametrize("machine", ["UTC", "Europe/London", "Asia/Tokyo"])
+def test_rule_in_utc_heeds_neither_the_zone_of_dt_nor_the_machines(
+    machine: str, machine_zone: Callable[[str], None]
+) -> None:  # B23
+    machine_zone(machine)
+    for text, fold, day in [("01:15", 0, 30), ("01:45", 0, 30), ("01:15", 1, 30), ("01:45", 1, 31)]:
+        dt = local(f"2022-10-30 {text}", "Europe/London", fold=fold)  # 01:45 is 00:45 or 01:45 in UTC
+        assert runs(Cron("30 1 * * *"), dt, 1) == [f"2022-10-{day} 01:30:00+00:00"]
+
+
+def test_kind_may_be_chosen_for_any_rule() -> None:  # B25
+    start = local("2025-03-08 12:00", "US/Pacific")
+    for expression in ("0 2 * * *", "*/60 2 * * *"):
+        fixed = Cron(expression, tz="US/Pacific", kind="fixed")
+        following = Cron(expression, tz="US/Pacific", kind="following")
+        assert (fixed.kind, following.kind) == ("fixed", "following")
+        assert runs(fixed, start, 2) == ["2025-03-09 03:00:00-07:00", "2025-03-10 02:00:00-07:00"]
+        assert runs(following, start, 1) == ["2025-03-10 02:00:00-07:00"]
+    start = local("2025-11-01 12:00", "US/Pacific")
+    assert runs(Cron("30 1 * * *", tz="US/Pacific", kind="following"), start, 2) == [
+        "2025-11-02 01:30:00-07:00",
+        "2025-11-02 01:30:00-08:00",
+    ]
+    assert runs(Cron("30 * * * *", tz="US/Pacific", kind="fixed"), local("2025-11-02 01:00", "US/Pacific"), 2) == [
+        "2025-11-02 01:30:00-07:00",
+        "2025-11-02 02:30:00-08:00",
+    ]
+
+
+@pytest.mark.parametrize(("expression", "kind"), [("30 2 * * *", "fixed"), ("*/30 2 * * *", "following")])
+def test_kind_that_is_not_given_is_said_by_the_expression(expression: str, kind: str) -> None:
+    assert Cron(expression).kind == kind
+
+
+def test_what_becomes_of_a_skipped_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:  # B25
+    start = local("2025-03-08 12:00", "US/Pacific")
+    with caplog.at_level(logging.INFO, "nextdue"):
+        Cron("30 2 * * *", tz="US/Pacific").next_after(start)
+        Cron("30 2 * * *", tz="US/Pacific", kind="following").next_after(start)
+        Cron("* * * * *", tz="US/Pacific").next_after(local("2025-03-09 01:59", "US/Pacific"))
+        Cron("30 3 * * *", tz="US/Pacific").next_after(start)  # not skipped: nothing to tell
+    past = "the clock goes forward past 2025-03-09 02:"
+    assert caplog.messages == [
+        f"Cron('30 2 * * *', tz='US/Pacific'): {past}30:00 to 2025-03-09 03:00:00: one run then",
+        f"Cron('30 2 * * *', tz='US/Pacific', kind='following'): {past}30:00 to 2025-03-09 03:00:00: "
+        "no run of what is skipped",
+        f"Cron('* * * * *', tz='US/Pacific'): {past}00:00 to 2025-03-09 03:00:00: no run of what is skipped",
+    ]
+
+
+def test_log_handler_that_raises_does_not_keep_a_rule_from_its_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(nextdue.recurrence.logger, "info", fail)
+    rule = Cron("0 2 * * *", tz="US/Pacific")
+    assert runs(rule, local("2025-03-08 12:00", "US/Pacific"), 1) == ["2025-03-09 03:00:00-07:00"]
 
 
 def test_fixed_rule_that_is_skipped_runs_once_at_the_end_of_the_gap() -> None:  # B25
@@ -352,6 +418,13 @@ def test_tz_of_another_type_is_refused(tz: object) -> None:  # B198: a fixed off
     assert str(caught.value) == f"tz must be a str or a zoneinfo.ZoneInfo, got {tz!r}"
 
 
+@pytest.mark.parametrize("kind", ["", "Fixed", True, 0])
+def test_kind_that_is_unknown_is_refused(kind: object) -> None:
+    with pytest.raises(ValueError, match=r"^kind must be") as caught:
+        Cron("* * * * *", kind=kind)  # type: ignore[arg-type]
+    assert str(caught.value) == f"kind must be 'fixed', 'following' or None, got {kind!r}"
+
+
 def test_tz_without_a_name_is_refused() -> None:  # B198
     header = b"TZif" + b"\0" * 16 + struct.pack(">6l", 0, 0, 0, 0, 1, 4)
     zone = ZoneInfo.from_file(io.BytesIO(header + struct.pack(">lbb", 0, 0, 0) + b"ABC\0"))
@@ -391,7 +464,7 @@ def test_room_imports_nothing_of_the_package() -> None:
     nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {"." * node.level + (node.module or "") for node in nodes if isinstance(node, ast.ImportFrom)}
-    assert names == {"__future__", "cronsim", "datetime", "types", "typing", "zoneinfo"}
+    assert names == {"__future__", "contextlib", "cronsim", "datetime", "logging", "types", "typing", "zoneinfo"}
 
 
 # A value
@@ -400,6 +473,9 @@ def test_room_imports_nothing_of_the_package() -> None:
 def test_repr_evaluates_to_an_equal_rule() -> None:
     rule = Cron("0 9 * * mon-fri", tz="Europe/Prague")
     assert repr(rule) == "Cron('0 9 * * mon-fri', tz='Europe/Prague')"
+    assert eval(repr(rule)) == rule
+    rule = Cron("0 9 * * *", kind="following")
+    assert repr(rule) == "Cron('0 9 * * *', tz='UTC', kind='following')"
     assert eval(repr(rule)) == rule
 
 
@@ -410,11 +486,13 @@ def test_rules_are_equal_when_expression_and_zone_are() -> None:
     assert hash(rule) == hash(same)
     assert rule != Cron("0 9 * * *", tz="Europe/Berlin")
     assert rule != Cron("1 9 * * *", tz="Europe/Prague")
+    assert rule == Cron("0 9 * * *", tz="Europe/Prague", kind="fixed")
+    assert rule != Cron("0 9 * * *", tz="Europe/Prague", kind="following")
     assert rule != "0 9 * * *"
 
 
 def test_rule_that_was_pickled_is_restored_elsewhere_by_the_name_of_its_zone() -> None:  # B198
-    rule = Cron("30 2 * * *", tz=ZoneInfo("Europe/Prague"))
+    rule = Cron("30 2 * * *", tz=ZoneInfo("Europe/Prague"), kind="following")
     data = pickle.dumps(rule)
     assert b"ZoneInfo" not in data
     code = "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)), end='')"

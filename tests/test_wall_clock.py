@@ -526,6 +526,33 @@ def test_cron_in_the_gap_runs_at_its_end(stack):  # B25
     assert world.take_runs() == ["03-30 01:00:00", "03-31 00:30:00"]
 
 
+def test_fixed_rate_of_a_week_is_elapsed_time_and_a_weekly_rule_local_time(stack):  # B14
+    world = World(stack, "2019-03-27 08:00")  # 09:00 in Brussels, where the clock goes forward on the 31st
+    rates, rules = [], []
+    week = 7 * 86_400
+    tz = ZoneInfo("Europe/Brussels")
+    note = lambda seen: seen.append(datetime.fromtimestamp(world.wall() // SECOND, tz).strftime("%m-%d %H:%M"))  # noqa: E731
+    world.agenda.schedule_at_fixed_rate(note, initial_delay=week, period=week, args=(rates,))
+    world.agenda.schedule_recurring(note, Cron("0 9 * * wed", tz="Europe/Brussels"), args=(rules,))
+    world.pass_in_steps(2 * week, HOUR)
+    assert rates == ["04-03 10:00", "04-10 10:00"]
+    assert rules == ["04-03 09:00", "04-10 09:00"]
+
+
+@pytest.mark.parametrize("zone", ["America/Chicago", "Europe/London", "Asia/Kathmandu"])
+def test_zone_of_the_machine_moves_no_date_and_no_rule(stack, machine_zone, zone):  # B23, B37
+    machine_zone(zone)
+    world = World(stack, "2022-10-30 00:10")
+    past = world.agenda.schedule(world.note, at=utc("2022-10-30 00:10"))
+    far = world.agenda.schedule(world.note, at=utc("2022-10-31 00:00"))
+    world.agenda.schedule_recurring(world.note, Cron("30 1 * * *"), until=local("2022-10-30 02:00", "Europe/London"))
+    assert world.agenda.run_now(far) is True
+    assert world.agenda.run_due() == 2
+    assert (past.status, far.status) == (Status.SUCCEEDED, Status.SUCCEEDED)
+    world.pass_in_steps(3 * HOUR, 600)
+    assert world.take_runs() == ["10-30 00:10:00", "10-30 00:10:00", "10-30 01:30:00"]
+
+
 # Its end
 
 

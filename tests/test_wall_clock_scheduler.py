@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -46,8 +47,8 @@ def wall():
 
 
 @pytest.fixture
-def scheduler(clock, wall):
-    with Scheduler(workers=2, clock=clock, wall_clock=wall) as scheduler:
+def scheduler(stack, clock, wall):
+    with Scheduler(workers=2, agenda=stack.Agenda(clock, wall_clock=wall)) as scheduler:
         yield scheduler
 
 
@@ -127,8 +128,8 @@ def test_rule_that_raises_on_a_worker_ends_its_job_and_no_other(scheduler, clock
     turns.wait()
 
 
-def test_shutdown_cancels_dates_to_come(clock, wall, turns):  # promise 16
-    scheduler = Scheduler(workers=1, clock=clock, wall_clock=wall)
+def test_shutdown_cancels_dates_to_come(stack, clock, wall, turns):  # promise 16
+    scheduler = Scheduler(workers=1, agenda=stack.Agenda(clock, wall_clock=wall))
     jobs = [
         scheduler.schedule(turns, at=utc("2025-01-01 10:00")),
         scheduler.schedule_recurring(turns, Cron("* * * * *")),
@@ -151,7 +152,20 @@ def test_cron_decorates_a_function_that_stays_plain(scheduler, wall):
     assert str(scheduler.status("morning")) == "scheduled"
 
 
-@pytest.mark.parametrize(("options", "error"), [({"untill": 5}, TypeError), ({"tz": "Mars/Olympus"}, ValueError)])
+def test_cron_decorator_takes_a_kind(scheduler, wall):
+    wall.set_ns(ns("2025-03-08 20:00"))
+    for kind in ("fixed", "following"):
+        scheduler.cron("0 2 * * *", tz="US/Pacific", kind=kind, id=kind)(int)
+    assert {info.job.id: info.run_at + wall() for info in scheduler.jobs()} == {
+        "fixed": ns("2025-03-09 10:00"),
+        "following": ns("2025-03-10 09:00"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"untill": 5}, TypeError), ({"tz": "Mars/Olympus"}, ValueError), ({"kind": "odd"}, ValueError)],
+)
 def test_cron_with_a_bad_option_raises(scheduler, options, error):
     with pytest.raises(error):
         scheduler.cron("0 9 * * *", **options)(int)
@@ -164,29 +178,38 @@ def test_wall_clock_beside_an_agenda_is_refused(wall):
 
 
 @pytest.mark.realtime
-def test_dated_job_runs_by_the_clocks_of_the_system_never_early():  # promise 1
-    with Scheduler(workers=1) as scheduler:
+def test_dated_job_runs_by_the_clocks_of_the_system_never_early(stack):  # promise 1
+    with Scheduler(workers=1, agenda=stack.Agenda()) as scheduler:
         at = datetime.now(UTC) + timedelta(milliseconds=200)
         job = scheduler.schedule(lambda: datetime.now(UTC), at=at)
         assert job.result(PATIENCE) >= at
 
 
-@pytest.mark.realtime
-def test_step_of_a_clock_that_does_not_tell_is_noticed():  # B07
-    shift = [0]
-    turns = Turns()
-    base = ns("2025-01-01 09:00")
-    with Scheduler(workers=1, wall_clock=lambda: base + shift[0]) as scheduler:
-        scheduler.schedule_recurring(turns, Cron("0 * * * *"))
-        shift[0] = 3600 * SECOND
+def test_step_of_a_clock_that_does_not_tell_is_noticed_at_the_next_look_five_seconds_at_most(
+    stack, on_parks, turns
+):  # B04, B07, B08
+    shown = [ns("2025-01-01 09:00")]
+    agenda = stack.Agenda(ManualClock(), wall_clock=lambda: shown[0])
+    cron = agenda.schedule_recurring(turns, Cron("*/10 * * * *"))
+    dated = agenda.schedule(turns, at=utc("2025-01-01 10:00"))
+    scheduler, park, _ = on_parks(workers=1, agenda=agenda)
+    with scheduler:
+        assert park.await_sleep() == 5
+        shown[0] = ns("2025-01-01 09:30")
+        park.run_out()
         turns.wait()
+        assert scheduler.wait_idle(PATIENCE)
+        assert cron.attempts == 2  # that of 09:10, late, and that of 09:30
+        assert cron.skipped == 1
+        shown[0] = ns("2025-01-01 10:00:00")
+        park.run_out()
+        assert dated.wait(PATIENCE)
 
 
 @pytest.mark.realtime
-def test_executor_runs_cron_jobs(clock, wall, turns):
-    from concurrent.futures import ThreadPoolExecutor
-
-    with Scheduler(workers=1, clock=clock, wall_clock=wall, executor=lambda: ThreadPoolExecutor(1)) as scheduler:
+def test_executor_runs_cron_jobs(stack, clock, wall, turns):
+    agenda = stack.Agenda(clock, wall_clock=wall)
+    with Scheduler(workers=1, agenda=agenda, executor=lambda: ThreadPoolExecutor(1)) as scheduler:
         scheduler.schedule_recurring(turns, Cron("* * * * *"))
         for _ in range(3):
             wall.advance(60)

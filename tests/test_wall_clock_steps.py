@@ -86,21 +86,22 @@ def rung(steps, monkeypatch):
 
 
 @pytest.mark.realtime
-def test_scheduler_looks_at_once_when_the_clock_is_set(rung, monkeypatch):  # B02, B07
+def test_scheduler_looks_at_once_when_the_clock_is_set(stack, rung, monkeypatch, on_parks):  # B04, B07
     import time
 
-    made, asked = rung
+    made, _ = rung
     shift = [0]
     real = time.time_ns
     fake = lambda: real() + shift[0]  # noqa: E731
     monkeypatch.setattr(time, "time_ns", fake)
-    ran = threading.Event()
-    with Scheduler(workers=1, wall_clock=fake) as scheduler:
-        scheduler.schedule(ran.set, at=datetime.now(UTC) + TOMORROW)
-        assert asked.wait(PATIENCE)
+    agenda = stack.Agenda(wall_clock=fake)
+    job = agenda.schedule(int, at=datetime.now(UTC) + TOMORROW)
+    scheduler, park, _ = on_parks(workers=1, agenda=agenda, wall_clock=fake)  # the system's, as it thinks
+    with scheduler:
+        assert park.await_sleep() == 60  # to be safe; it does not end in this test
         shift[0] = 2 * 86_400 * 10**9
         os.eventfd_write(made[0], 1)
-        assert ran.wait(PATIENCE)
+        assert job.wait(PATIENCE)
 
 
 @pytest.mark.realtime

@@ -6,10 +6,14 @@ calendar, in local time without a zone; what a change of the zone's offset does 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import zoneinfo
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+logger = logging.getLogger("nextdue")
 
 _SECOND = timedelta(seconds=1)
 # A rule may fall into the skipped hour every year: "*/5 2 * 3 SUN#2" never comes in New York. cronsim gives up after 50
@@ -31,14 +35,17 @@ class Cron:
     Args:
         expression: five fields (minute, hour, day of month, month, day of week), or six with the second first.
         tz: the zone whose clock the rule reads: a name, or a ZoneInfo, of which the name is kept.
+        kind: "fixed" or "following"; None: "following" if the minute or the hour field starts with `*`, as Debian's
+            cron has it.
 
     Raises: ValueError for an expression that cronsim refuses or that no date ever matches, and for an unknown zone;
     ImportError without cronsim, which the extra `nextdue[cron]` brings.
-    Thread-safety: nothing changes after construction. Two are equal when expression and zone are written alike.
+    Thread-safety: nothing changes after construction. Two are equal when expression and zone are written alike, and
+    their kind is the same.
 
-    Where the clock goes back, a rule with a minute and an hour of its own runs in the first of the two equal hours
-    only; where it goes forward, such a rule runs at the end of the gap if its time was skipped. A rule whose minute or
-    hour field starts with `*` follows the clock: twice, or not at all. Debian's cron does the same.
+    Where the clock goes back, a fixed rule runs in the first of the two equal hours only; where it goes forward, it
+    runs at the end of the gap if its time was skipped. A following rule goes by what the clock shows: twice, or not at
+    all. What becomes of a time that is skipped is logged, at level INFO, when the next run is asked for.
 
     >>> from datetime import datetime, timezone
     >>> rule = Cron("0 9 * * mon-fri", tz="Europe/Prague")
@@ -46,9 +53,11 @@ class Cron:
     '2025-03-31T09:00:00+02:00'
     """
 
-    __slots__ = ("_follows_clock", "expression", "tz")
+    __slots__ = ("expression", "kind", "tz")
 
-    def __init__(self, expression: str, *, tz: str | zoneinfo.ZoneInfo = "UTC") -> None:
+    def __init__(
+        self, expression: str, *, tz: str | zoneinfo.ZoneInfo = "UTC", kind: Literal["fixed", "following"] | None = None
+    ) -> None:
         if not isinstance(expression, str):
             raise TypeError(f"expression must be a str, got {expression!r}")
         self.expression = expression
@@ -61,8 +70,9 @@ class Cron:
             date, reason = None, str(error)
         if date is None:
             raise ValueError(f"expression must be a cron expression, got {expression!r} ({reason})")
-        minute, hour = expression.split()[-5:-3]
-        self._follows_clock = minute.startswith("*") or hour.startswith("*")
+        if kind not in (None, "fixed", "following"):
+            raise ValueError(f"kind must be 'fixed', 'following' or None, got {kind!r}")
+        self.kind: Literal["fixed", "following"] = kind or _kind_of(expression)
 
     def next_after(self, dt: datetime, /) -> datetime | None:
         """Return the first run strictly later than the aware `dt`, in the rule's zone; None when there is none.
@@ -82,19 +92,20 @@ class Cron:
             return None
 
     def _next_after(self, local: datetime) -> datetime | None:
+        follows = self.kind == "following"
         wall = local.replace(tzinfo=None, fold=0)
         before, after = self._offsets(wall)
         if before > after:  # this local time comes twice, as all do from `start` on to `end`
             change = self._change(wall, before, after)
             start, end = change + after, change + before
-            if self._follows_clock:
+            if follows:
                 found = self._next_match(wall)
                 fold = local.fold
                 if fold == 0 and (found is None or found >= end):
                     found, fold = self._next_match(start - _SECOND), 1
                 if found is not None and found < end:
                     return found.replace(tzinfo=self.tz, fold=fold)
-            if self._follows_clock or local.fold == 1:
+            if follows or local.fold == 1:
                 wall = end - _SECOND
         for _ in range(_MAX_GAPS):
             found = self._next_match(wall)
@@ -104,7 +115,10 @@ class Cron:
             if before >= after:
                 return found.replace(tzinfo=self.tz)
             end = self._change(found, before, after) + after  # of the gap
-            if not self._follows_clock:
+            with contextlib.suppress(Exception):  # of a log handler
+                outcome = "no run of what is skipped" if follows else "one run then"
+                logger.info("%r: the clock goes forward past %s to %s: %s", self, found, end, outcome)
+            if not follows:
                 return end.replace(tzinfo=self.tz)
             wall = end - _SECOND
         return None
@@ -137,22 +151,31 @@ class Cron:
         return high
 
     def __repr__(self) -> str:
-        return f"Cron({self.expression!r}, tz={self.tz.key!r})"
+        kind = "" if self.kind == _kind_of(self.expression) else f", kind={self.kind!r}"
+        return f"Cron({self.expression!r}, tz={self.tz.key!r}{kind})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Cron):
             return NotImplemented
-        return (self.expression, self.tz.key) == (other.expression, other.tz.key)
+        return self._state() == other._state()
 
     def __hash__(self) -> int:
-        return hash((self.expression, self.tz.key))
+        return hash(self._state())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.expression, self.tz.key)  # the zone by its name: the reader has its own zone data
+        return _restore, self._state()
+
+    def _state(self) -> tuple[str, str, str]:
+        return self.expression, self.tz.key, self.kind  # the zone by its name: who unpickles has its own zone data
 
 
-def _restore(expression: str, tz: str) -> Cron:
-    return Cron(expression, tz=tz)
+def _restore(expression: str, tz: str, kind: Any = None) -> Cron:  # no kind: pickled when there was none to choose
+    return Cron(expression, tz=tz, kind=kind)
+
+
+def _kind_of(expression: str) -> Literal["fixed", "following"]:
+    minute, hour = expression.split()[-5:-3]
+    return "following" if minute.startswith("*") or hour.startswith("*") else "fixed"
 
 
 def _cronsim() -> ModuleType:

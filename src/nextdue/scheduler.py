@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, Unpack
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 from zoneinfo import ZoneInfo
 
 from . import agenda as _pure
@@ -245,7 +245,12 @@ class Scheduler(Executor):
         return decorate
 
     def cron(
-        self, expression: str, *, tz: str | ZoneInfo = "UTC", **options: Unpack[RecurringOptions]
+        self,
+        expression: str,
+        *,
+        tz: str | ZoneInfo = "UTC",
+        kind: Literal["fixed", "following"] | None = None,
+        **options: Unpack[RecurringOptions],
     ) -> Callable[[F], F]:
         """Decorate a function that is to run when a cron expression says, by `Cron`; it stays a plain function.
 
@@ -256,7 +261,7 @@ class Scheduler(Executor):
         ...     greet(), str(scheduler.status("morning"))
         ('good morning', 'scheduled')
         """
-        rule = Cron(expression, tz=tz)
+        rule = Cron(expression, tz=tz, kind=kind)
 
         def decorate(task: F) -> F:
             self.schedule_recurring(task, rule, **options)
