@@ -17,6 +17,7 @@ GROUND = {
     "_units",
     "_libc",
     "_steps",
+    "_waits",
     "_wall",
     "errors",
     "recurrence",

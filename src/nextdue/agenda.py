@@ -63,6 +63,7 @@ from functools import partial
 
 from ._reports import Event, JobInfo, Lags, Run, Stats, here
 from ._units import duration_ns, index_of, limit_ns, positive_ns
+from ._waits import LONGEST_WAIT
 from ._wall import instant_ns, is_calendar, next_slot
 from .errors import DuplicateJobId, FailedResult, TooManyJobs, UnknownJobId
 from .retry import DEFAULT
@@ -152,7 +153,6 @@ ORPHANED = "this scheduler was made before a fork and its threads are in the par
 ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 FUNCTION, METHOD, BUILTIN = types.FunctionType, types.MethodType, types.BuiltinFunctionType
 WRAPPER = types.MethodWrapperType  # as `itertools.count().__next__`
-LONGEST_WAIT = _thread.TIMEOUT_MAX  # seconds that the platform can wait at once
 
 
 def later(instant: int, ns: int) -> int:

@@ -33,7 +33,8 @@ from ._backend import Agenda, Job
 from ._options import JobOptions, RateOptions, RecurringOptions, RepeatOptions, Seconds
 from ._reports import Event, JobInfo, Stats, here
 from ._units import SECOND, limit_ns
-from .agenda import LONGEST_WAIT, acquire_until, complain, deliver
+from ._waits import LONGEST_WAIT
+from .agenda import acquire_until, complain, deliver
 from .recurrence import Cron, Recurrence
 from .retry import RetryPolicy
 from .status import Status
@@ -399,8 +400,11 @@ class Scheduler(Executor):
         if threading.current_thread() in self._threads:
             return
         for thread in self._threads:
-            left = LONGEST_WAIT if deadline is None else max(0, deadline - time.monotonic_ns()) / SECOND
-            thread.join(min(left, LONGEST_WAIT))
+            left = LONGEST_WAIT
+            while thread.is_alive() and left > 0:
+                if deadline is not None:
+                    left = max(0, deadline - time.monotonic_ns()) / SECOND
+                thread.join(min(left, LONGEST_WAIT))
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         agenda = getattr(self, "_agenda", None)

@@ -19,6 +19,7 @@ from time import monotonic
 from typing import Any, Self
 
 from nextdue import BACKEND, Timetable
+from nextdue._waits import LONGEST_WAIT
 
 from ._extras import needs
 from ._floats import float_of, key_of
@@ -176,7 +177,7 @@ class WorkerTimer(Timer):
         if seconds is not None:
             self._tick(seconds)
             self._wakes_at = monotonic() + seconds
-        self._woken.wait(seconds)
+        self._woken.wait(None if seconds is None else min(seconds, LONGEST_WAIT))
         return True
 
     def _tick(self, seconds: float) -> None:

@@ -28,6 +28,8 @@ from sched import Event as Event
 from typing import Any
 from weakref import WeakSet
 
+from nextdue._waits import LONGEST_WAIT
+
 __all__ = ["scheduler"]
 
 Entry = tuple[Any, Any, int]
@@ -215,7 +217,7 @@ class scheduler:
         """Wait so long, or until an earlier event is entered. Caller holds the lock."""
         self._sleeping += 1
         try:
-            self._earlier.wait(min(float(delay), threading.TIMEOUT_MAX))
+            self._earlier.wait(min(float(delay), LONGEST_WAIT))
         finally:
             self._sleeping -= 1
 

@@ -20,6 +20,7 @@ from itertools import count
 from queue import Empty, SimpleQueue
 
 from nextdue import BACKEND
+from nextdue._waits import LONGEST_WAIT
 
 if BACKEND == "compiled":
     from ._threading_c import Books, Waiting, current, use
@@ -217,7 +218,7 @@ class _Engine(Books):
                 while due:
                     self.hand_over(due.popleft())
                 at = self.arm()
-                left = min(max(at - time.monotonic_ns(), 0) / 1e9, threading.TIMEOUT_MAX)
+                left = min(max(at - time.monotonic_ns(), 0) / 1e9, LONGEST_WAIT)
                 with suppress(Empty):
                     self.earlier.get(timeout=None if at == _NEVER else left)
                 self.disarm()
