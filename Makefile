@@ -10,6 +10,7 @@
 #   make cron LINES=f  the cron rules of a file beside croniter, over all zones: half an hour for 400 rules, alone
 #   make debug         the tests on a build with every check on
 #   make sanitize      the tests on a build with AddressSanitizer and UBSan
+#   make explore       the state machines and property tests on that build, with new sequences for MINUTES=10
 #   make freethreaded  the tests on a free-threaded CPython, which is built first when there is none
 #   make tsan          the tests with many threads there, on a build with ThreadSanitizer
 #   make parallel      tests that share nothing there, each in four threads at once
@@ -22,6 +23,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+MINUTES ?= 10
 
 SHELL := /bin/bash
 # Either would shadow what is installed; PYTHON_GIL would hide that an extension turned the GIL on.
@@ -31,20 +33,24 @@ python := $(VENV)/bin/python
 install := tools/install.sh "$(VENV)" "$(PYTHON)"
 # The interpreter is not instrumented, so the sanitizer's runtime has to be there before it.
 # libstdc++ too: its exceptions are looked up when the runtime starts. CPython's own leaks at exit are not our business.
+# A report ends the process by a signal, so that faulthandler tells the test; and pytest must not hold back stderr, or the
+# report ends with it.
 ifeq ($(NEXTDUE_SANITIZE),thread)
 # The kernel may lay memory out where the runtime does not expect it: setarch -R.
-run := LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" \
+run := PYTEST_ADDOPTS=--capture=sys LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" \
        TSAN_OPTIONS="suppressions=tools/tsan_suppressions.txt halt_on_error=1" setarch -R
 else ifdef NEXTDUE_SANITIZE
-run := LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
-       ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc
+run := PYTEST_ADDOPTS=--capture=sys PYTHONMALLOC=malloc \
+       LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
+       ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
 endif
 
 # Sets the shell's `python`.
 free_python := python=$${NEXTDUE_FREETHREADED_PYTHON:-$$(tools/build_freethreaded.sh)} && "$$python" -c 'import sysconfig; \
 	sysconfig.get_config_var("Py_GIL_DISABLED") or exit("not a free-threaded CPython")'
 
-.PHONY: demo test lint types bench soak peers drop-ins cron debug sanitize freethreaded tsan parallel bench-freethreaded clean help
+.PHONY: demo test lint types bench soak peers drop-ins cron debug sanitize explore freethreaded tsan parallel \
+	bench-freethreaded clean help
 
 demo:
 	@$(install)
@@ -99,6 +105,12 @@ debug:
 
 sanitize:
 	NEXTDUE_SANITIZE=address,undefined $(MAKE) test VENV=$(VENV)-sanitize
+
+# What failed on some build comes first. A seed makes a run repeatable that a sanitizer has ended, but keeps no sequence.
+explore:
+	$(MAKE) sanitize ARGS="-x -m hypothesis $(ARGS)"
+	end=$$(($$SECONDS + 60 * $(MINUTES))); while [ $$SECONDS -lt $$end ]; do \
+		$(MAKE) sanitize ARGS="-x -m hypothesis --hypothesis-seed=$$(date +%s) $(ARGS)" || exit; done
 
 freethreaded:
 	$(free_python) && $(MAKE) test PYTHON="$$python" VENV=$(VENV)-freethreaded

@@ -27,11 +27,12 @@ LINE = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 20
 SEEDS = (LINE, b'807256800.25,"a ""client"""', b"unix_seconds,client", b"", b"\xef\xbb\xbf")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def limit() -> Iterator[None]:
-    faulthandler.dump_traceback_later(300, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
+@pytest.fixture(autouse=True)
+def limit(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+    with capfd.disabled():
+        faulthandler.dump_traceback_later(300, exit=True)
+        yield
+        faulthandler.cancel_dump_traceback_later()
 
 
 def parsed(line: bytes) -> None:
