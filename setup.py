@@ -2,7 +2,7 @@
 
 Environment switches:
     NEXTDUE_PURE=1              build no extension at all (the pure stack is then the only one)
-    NEXTDUE_DEBUG=1             bounds, None and initialisation checks on, assertions in the core
+    NEXTDUE_DEBUG=1             bounds, None and initialisation checks on, and a check that the lock is held
     NEXTDUE_SANITIZE=a,b        compile and link with -fsanitize=a,b; thread: for a Python 3.13 or newer
     NEXTDUE_COVERAGE=1          Cython line tracing
 """
@@ -34,6 +34,8 @@ def extensions() -> list[Extension]:
     if "thread" in sanitize.split(","):
         flags += ["-include", "src/nextdue/_tsan.h"]
     macros = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")]
+    if debug:
+        macros.append(("NEXTDUE_DEBUG", "1"))
     if coverage:
         macros.append(("CYTHON_TRACE_NOGIL", "1"))
 

@@ -158,6 +158,7 @@ cnp.import_array()
 ENTRY = np.dtype([("run_at", np.int64), ("seq", np.uint64), ("id", np.int64)])
 
 cdef extern from "Python.h":
+    void Py_FatalError(const char* message) noexcept nogil
     void Py_SET_SIZE(object, Py_ssize_t) noexcept
 
 cdef extern from *:
@@ -165,6 +166,9 @@ cdef extern from *:
     #define NEXTDUE_PUBLISH() __atomic_thread_fence(__ATOMIC_RELEASE)
     /* The empty asm is what keeps a function that only prefetches: gcc takes it for one without effects. */
     #define NEXTDUE_PREFETCH(address) do { __builtin_prefetch(address, 1); __asm__ volatile(""); } while (0)
+    #ifndef NEXTDUE_DEBUG
+    #define NEXTDUE_DEBUG 0
+    #endif
     /* Who waits for the lock is not woken in time to get it between two rounds. From 3.13 on it is handed over. */
     #if PY_VERSION_HEX < 0x030D0000
     #include <unistd.h>
@@ -173,6 +177,7 @@ cdef extern from *:
     #define NEXTDUE_GIVE_WAY(round) ((void)(round))
     #endif
     """
+    const bint DEBUG "NEXTDUE_DEBUG"
     void give_way "NEXTDUE_GIVE_WAY"(int64_t round) noexcept nogil      # between rounds of the lock, without the GIL
     void prefetch "NEXTDUE_PREFETCH"(const void* address) noexcept nogil
     void publish "NEXTDUE_PUBLISH"() noexcept nogil     # what is written before it is seen before what comes after
@@ -333,6 +338,15 @@ cdef void cut_array(cnp.ndarray array, Py_ssize_t n):
         array.resize(n, refcheck=False)
     except MemoryError:
         cnp.PyArray_DIMS(array)[0] = n
+
+
+# ---------------------------------------------------------------- the lock
+
+
+cdef inline void expect_lock(Timetable table) noexcept nogil:
+    """In a debug build: the caller holds the lock, or at least somebody does."""
+    if DEBUG and not table.lock.locked():
+        Py_FatalError("the lock of a timetable must be held")
 
 
 # ---------------------------------------------------------------- bits of a slot
@@ -1153,6 +1167,7 @@ cdef class Timetable:
         """
         cdef int64_t page = (timer_id & SLOT_MASK) >> CHUNK_BITS
         cdef int64_t position
+        expect_lock(self)
         k[0] = timer_id & (CHUNK - 1)
         if page < self._page_count and self._pages[page].chunk != NULL:
             return self._pages[page].chunk
@@ -1294,6 +1309,7 @@ cdef class Timetable:
         cdef Chunk* chunk = self._open
         cdef PyObject** items
         cdef int64_t k
+        expect_lock(self)
         if chunk == NULL:
             chunk = self._new_chunk(attached)
             if chunk == NULL:
@@ -1315,6 +1331,7 @@ cdef class Timetable:
 
     cdef inline void _free_slot(self, Chunk* chunk, int64_t k) noexcept nogil:
         """Any state -> FREE. Its item has been taken out; its generation is over (I6)."""
+        expect_lock(self)
         set_bit(chunk.held, k)
         set_bit(chunk.cancelled, k)
         if chunk.free_head == CHUNK and chunk.index < 0:
@@ -1457,6 +1474,7 @@ cdef class Timetable:
 
     cdef inline void _push(self, int64_t run_at, uint64_t seq, int64_t timer_id) noexcept nogil:
         cdef Entry entry = Entry(run_at, seq, timer_id)
+        expect_lock(self)
         if self._q.n >= NEAR:
             queue_spread(&self._q, NULL)
         queue_push(&self._q, &entry)
@@ -1482,6 +1500,7 @@ cdef class Timetable:
         """The earliest timer's entry, once those before it that are dead are dropped; NULL when nothing waits."""
         cdef Entry* first
         cdef Entry entry
+        expect_lock(self)
         while True:
             if not is_settled(&self._q):
                 self._settle()
