@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import random
 import threading
 import time
 from contextlib import suppress
@@ -67,6 +68,26 @@ def machine_zone(monkeypatch):
     yield move
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture
+def switches_in():
+    """`switches_in(module)`: the threads that a test starts give way to others at its lines, by chance.
+
+    A short switch interval alone does not: with the GIL hardly a switch falls between two lines, lock or no lock.
+    """
+    chance = random.Random(1)
+
+    def at_line(frame, event, arg):
+        if event == "line" and chance.random() < 0.3:
+            time.sleep(0)  # gives up the GIL
+        return at_line
+
+    def begin(module):
+        threading.settrace(lambda frame, event, arg: at_line if frame.f_code.co_filename == module.__file__ else None)
+
+    yield begin
+    threading.settrace(None)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from nextdue import BACKEND, Timetable
+from nextdue import BACKEND, HeapqTimetable, Timetable, _heapq_timetable
 
 LATEST = 2**63 - 1
 PATIENCE = 120
@@ -172,6 +172,30 @@ def test_one_step_keeps_the_gil():
 
 
 # ---------------------------------------------------------------- many threads
+
+
+def test_promise_18_switches_at_any_line_of_the_pure_stack_lose_nothing(switches_in):  # B106, B119
+    switches_in(_heapq_timetable)
+    for _ in range(5):
+        table = HeapqTimetable()
+        shared = table.add(3)
+        gone = []
+
+        def mixed(table=table, shared=shared, gone=gone):
+            mine = []
+            for k in range(60):
+                mine.append(table.add(k % 50))
+                if k % 2:
+                    gone.append(table.cancel(mine.pop()))
+                if k % 3:
+                    table.reschedule(mine[0], 7)
+                    table.reschedule(shared, k)
+                if k % 5 == 0:
+                    gone.append(len(table.pop_due(20, 3)))
+
+        run_threads(*[mixed] * 4)
+        table.check()
+        assert len(table) == 1 + 4 * 60 - sum(gone)
 
 
 def test_promise_18_each_timer_is_popped_or_cancelled_once(stack, quick_switches):  # B104
