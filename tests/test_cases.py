@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 import nextdue.scheduler
-from nextdue import FixedBackoff, Scheduler, Status, _waits
+from nextdue import FixedBackoff, Scheduler, Status, _waits, pure
 from nextdue.agenda import acquire_until
 from nextdue.testing import ManualClock
 
@@ -322,6 +322,25 @@ def test_delay_counts_from_the_call_though_the_pass_began_long_before(agenda, cl
 
 
 # ---------------------------------------------------------------- wake-ups
+
+
+@pytest.mark.parametrize("delay", [0, 1], ids=["a worker", "the watcher"])
+def test_error_raised_instead_of_a_wake_up_keeps_no_later_one_from_coming(monkeypatch, clock, on_parks, delay):  # B84
+    def interrupted(park):
+        raise KeyboardInterrupt  # what a signal handler raises, interpreted anywhere
+
+    agenda = pure.Agenda(clock)
+    agenda.schedule(int, delay=3600)
+    scheduler, watcher, worker = on_parks(workers=1, agenda=agenda)
+    with scheduler:
+        assert watcher.await_sleep() == worker.await_sleep() == -1
+        with monkeypatch.context() as patch:
+            patch.setattr("nextdue.agenda.signal", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                scheduler.schedule(int, delay=delay)
+        job = scheduler.schedule(int, delay=delay / 2)
+        clock.advance(delay)
+        assert job.wait(PATIENCE)
 
 
 @pytest.fixture

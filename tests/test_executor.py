@@ -355,15 +355,26 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_promise_15_killed_worker_process_fails_its_run_and_the_factory_heals(stack, caplog):  # B95
+@pytest.fixture
+def processes():
+    """A factory of pools of one process."""
     import multiprocessing
 
-    def factory():
-        return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+    return lambda: ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
-    with Scheduler(workers=1, agenda=stack.Agenda(), executor=factory) as scheduler:
+
+def test_promise_15_killed_worker_process_fails_its_run_and_the_factory_heals(stack, processes, caplog):  # B95
+    with Scheduler(workers=1, agenda=stack.Agenda(), executor=processes) as scheduler:
         lost = scheduler.schedule(die)
         assert lost.wait(60)
         assert lost.status is Status.FAILED
         assert isinstance(lost.last_error, BrokenExecutor)
         assert scheduler.schedule(pow, args=(2, 10)).result(60) == 1024
+
+
+def test_run_whose_process_was_killed_counts_as_an_attempt(stack, processes, caplog):  # B63
+    with Scheduler(workers=1, agenda=stack.Agenda(), executor=processes) as scheduler:
+        job = scheduler.schedule(die, retry=FixedBackoff(3, 0))
+        assert job.wait(60)
+        assert (job.status, job.attempts) == (Status.FAILED, 3)
+        assert isinstance(job.last_error, BrokenExecutor)

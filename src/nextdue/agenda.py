@@ -3151,20 +3151,29 @@ class Agenda:
     def _worker_to_wake(self) -> Any:
         """An idle worker's lock, if one is to be woken: one at a time, and the woken one sees to the next.
 
-        Caller holds the lock.
+        Interpreted it is signalled here, before that is booked: what a signal handler raises can keep the caller from
+        it, and a wake-up too many does no harm. Caller holds the lock.
         """
         if self._idle_count == 0 or self._waking or self._paused or self._line._waiting() == 0:
             return None
+        worker = self._idle[self._idle_count - 1]
+        if not cython.compiled:
+            signal(worker)
+            worker = None
         self._waking = True
         self._idle_count -= 1
-        return self._idle[self._idle_count]
+        return worker
 
     def _watcher_to_wake(self, run_at: int) -> Any:
-        """The watcher's lock, if it sleeps past `run_at`; it is signalled once. Caller holds the lock."""
+        """The watcher's lock, if it sleeps past `run_at`; it is signalled once. As `_worker_to_wake`."""
         if run_at >= self._armed_at:
             return None
+        watcher = self._watcher
+        if not cython.compiled:
+            signal(watcher)
+            watcher = None
         self._armed_at = AWAKE
-        return self._watcher
+        return watcher
 
     def _rouse(self, round: Round) -> int:
         """Note whom this round of the lock, which has armed jobs or made some ready, concerns: its last step, once.
@@ -3395,9 +3404,8 @@ class Agenda:
     def _poke(self) -> None:
         """Make the watcher look again: the clock was moved, or the end has come."""
         with self._tt.lock:
-            watcher = self._watcher if self._armed_at != AWAKE else None
-            self._armed_at = AWAKE
             self._poked = True
+            watcher = self._watcher_to_wake(AWAKE)
         if watcher is not None:
             signal(watcher)
 
