@@ -77,6 +77,13 @@ cdef extern from *:
 
 cdef extern from *:
     """
+    typedef _Atomic int64_t nextdue_atomic;
+    """
+    ctypedef int64_t atomic_int64 "nextdue_atomic"      # for a field that is read and written without the lock
+
+
+cdef extern from *:
+    """
     #define NEXTDUE_BIT_LENGTH(word) (64 - __builtin_clzll(word))
     """
     int bit_length "NEXTDUE_BIT_LENGTH"(uint64_t word) noexcept nogil
@@ -308,7 +315,7 @@ cdef class Agenda:
     cdef int64_t _max_waiting
     cdef object _clock
     cdef bint _monotonic
-    cdef int64_t _last_now
+    cdef atomic_int64 _last_now
     cdef object _retry
     cdef dict _names
     cdef list _ended

@@ -2866,8 +2866,12 @@ class Agenda:
             if state == SCHEDULED and wait >= 0:
                 wait = job._run_at - end  # not the policy's answer if the job was rescheduled while it ran
         trace = error.__traceback__
+        again: BaseException | None = error if isinstance(error, (KeyboardInterrupt, SystemExit)) else None
+        if again is not None:
+            with suppress(BaseException):  # of user code, which has a say in how it is copied
+                again = to_raise(error).with_traceback(trace)
         try:
-            if future is not None:
+            if future is not None:  # from then on the error is another thread's
                 if current:
                     try:
                         future.set_exception(error)
@@ -2880,9 +2884,9 @@ class Agenda:
         finally:
             round.finish(self)
         try:
-            return to_raise(error).with_traceback(trace) if isinstance(error, (KeyboardInterrupt, SystemExit)) else None
+            return again
         finally:
-            trace = None  # if the policy raised the error, this frame is in it
+            again = trace = None  # if the policy raised the error, this frame is in it
 
     def _log(self, job: Job, attempt: int, error: BaseException, refused: bool, state: int, wait: int) -> None:
         trace = (type(error), error, error.__traceback__)
@@ -3466,6 +3470,7 @@ class Agenda:
                 return not stop
             job = following
             following = None
+            error = None
             try:
                 if future is not None and not future.set_running_or_notify_cancel():
                     task = args = extras = None
@@ -3483,10 +3488,16 @@ class Agenda:
                 if extras is not None and (extras.timeout > 0 or extras.kind == RULE):
                     self._succeed(job, run, value, round)
                     job = value = None
-            except BaseException as error:
+            except BaseException as raised:
+                error = raised
+            if error is not None:
+                # Not while it is handled: who waits for the future may raise it at once, and writes its traceback then,
+                # which this thread would read at each `try`.
                 task = args = None
-                self._fail(job, run, error, True, round)  # type: ignore[arg-type]
-                job = None
+                try:
+                    self._fail(job, run, error, True, round)  # type: ignore[arg-type]
+                finally:
+                    job = error = None
             # Dropped here, not in the next round of the lock: the last reference may be one of these.
             task = args = extras = future = None
             if round.late:
