@@ -14,6 +14,7 @@ import pytest
 import nextdue
 
 HERE = Path(__file__).parent / "exhaustion"
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 OPERATIONS = [
     *("add_one_by_one", "add_many", "reschedule", "cancel", "cancel_many", "pop_due", "pop_due_ids", "pop", "clear"),
     *("schedule", "schedule_with_rules", "cancel_jobs", "run_due", "take_due"),
@@ -39,13 +40,16 @@ def test_an_operation_without_memory_leaves_everything_whole(stack, operation, a
     preload = " ".join([str(allocator), *os.environ.get("LD_PRELOAD", "").split()])
     options = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
     env = dict(os.environ, LD_PRELOAD=preload, ASAN_OPTIONS=options)
-    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if not FREE_THREADED:
         env["PYTHONMALLOC"] = "malloc"  # or small objects come from arenas, without a call that could fail
     command = [sys.executable, "-P", str(HERE / "child.py"), stack, operation]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert len(report) == 2
-    for name, (met, faults) in report.items():
-        assert met > 0, f"{name}: no allocation failed"
+    for name, (_, faults) in report.items():
         assert not faults, f"{name}: {faults[0]}, and {len(faults) - 1} more"
+    unmet = [name for name, (met, _) in report.items() if met == 0]
+    if unmet and FREE_THREADED:  # small objects are mimalloc's there, always: no call that could be made to fail
+        pytest.skip(f"no malloc without the GIL in {', '.join(unmet)}")
+    assert not unmet, "no allocation failed"

@@ -7,7 +7,6 @@ into what is asking them, raise, or come back from the dead.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import logging
 import math
@@ -30,15 +29,6 @@ from nextdue.testing import ManualClock
 
 LATEST = 2**63 - 1
 PATIENCE = 60
-
-
-@pytest.fixture(autouse=True)
-def limit(capfd):
-    """A lock that is held where it must not be is a hang: the process ends with the stacks of its threads."""
-    with capfd.disabled():
-        faulthandler.dump_traceback_later(2 * PATIENCE, exit=True)
-        yield
-        faulthandler.cancel_dump_traceback_later()
 
 
 class Boom(Exception):

@@ -5,7 +5,6 @@ The threads know what they added; at the end every job is accounted for, and all
 
 from __future__ import annotations
 
-import faulthandler
 import itertools
 import logging
 import random
@@ -27,18 +26,15 @@ EVENTS = ("started", "succeeded", "failed", "retrying", "cancelled")
 
 
 @pytest.fixture(autouse=True)
-def forced_switches(capfd):
-    """Ask for a switch after each microsecond; a hang ends the process with the stacks of its threads."""
+def forced_switches():
+    """Ask for a switch after each microsecond."""
     before = sys.getswitchinterval()
     logger = logging.getLogger("nextdue")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)  # tasks fail by the hundred
-    with capfd.disabled():
-        faulthandler.dump_traceback_later(2 * PATIENCE, exit=True)
-        sys.setswitchinterval(1e-6)
-        yield
-        sys.setswitchinterval(before)
-        faulthandler.cancel_dump_traceback_later()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
     logger.setLevel(level)
 
 
