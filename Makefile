@@ -12,10 +12,10 @@
 #   make sanitize      the tests on a build with AddressSanitizer and UBSan
 #   make explore       the state machines and property tests on that build, with new sequences for MINUTES=10
 #   make freethreaded  the tests on a free-threaded CPython, which is built first when there is none
-#   make tsan          the tests with many threads there, on a build with ThreadSanitizer
+#   make tsan          the tests with many threads on one that is instrumented for ThreadSanitizer; it is built first, too
 #   make parallel      tests that share nothing there, each in four threads at once
 #   make bench-freethreaded  PYTHON and the free-threaded CPython side by side; best two of the same version
-#   make clean         take away what these made, but for the free-threaded CPython
+#   make clean         take away what these made, but for the free-threaded CPythons
 #   make help          this list
 #
 # PYTHON= selects the interpreter, VENV= the virtual environment. setup.py's switches are heeded: NEXTDUE_PURE=1 make test.
@@ -31,15 +31,14 @@ unexport PYTHONPATH PYTHONHOME PYTHON_GIL
 
 python := $(VENV)/bin/python
 install := tools/install.sh "$(VENV)" "$(PYTHON)"
+ifeq ($(NEXTDUE_SANITIZE),thread)
+# Into files, since pytest would swallow what is written while a test runs. After any the process ends with status 66.
+run := TSAN_OPTIONS="suppressions=$(dir $(PYTHON))../share/tsan_suppressions.txt log_path=$(VENV)/race"
+else ifdef NEXTDUE_SANITIZE
 # The interpreter is not instrumented, so the sanitizer's runtime has to be there before it.
 # libstdc++ too: its exceptions are looked up when the runtime starts. CPython's own leaks at exit are not our business.
 # A report ends the process by a signal, so that faulthandler tells the test; and pytest must not hold back stderr, or the
 # report ends with it.
-ifeq ($(NEXTDUE_SANITIZE),thread)
-# The kernel may lay memory out where the runtime does not expect it: setarch -R.
-run := PYTEST_ADDOPTS=--capture=sys LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" \
-       TSAN_OPTIONS="suppressions=tools/tsan_suppressions.txt halt_on_error=1" setarch -R
-else ifdef NEXTDUE_SANITIZE
 run := PYTEST_ADDOPTS=--capture=sys PYTHONMALLOC=malloc \
        LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so)" \
        ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:abort_on_error=1:print_stacktrace=1
@@ -115,9 +114,16 @@ explore:
 freethreaded:
 	$(free_python) && $(MAKE) test PYTHON="$$python" VENV=$(VENV)-freethreaded
 
+# The kernel may lay memory out where the runtime does not expect it: setarch -R. What pip does is not looked at.
+# Of the pure stack there is nothing to see: its races would be the interpreter's.
+threaded := $(patsubst %,tests/test_%.py,timetable_threads agenda_locks agenda_rules_threads scheduler_fuzz executor \
+	scheduler scheduler_rules scheduler_shutdown wall_clock_scheduler job compat_threading)
 tsan:
-	$(free_python) && NEXTDUE_SANITIZE=thread $(MAKE) test PYTHON="$$python" VENV=$(VENV)-tsan \
-		ARGS="$(or $(ARGS),tests/test_timetable_threads.py tests/test_agenda_locks.py -k 'not pure')"
+	@rm -f $(VENV)-tsan/race.*
+	python=$${NEXTDUE_TSAN_PYTHON:-$$(tools/build_freethreaded.sh --with-thread-sanitizer)} && \
+		export NEXTDUE_SANITIZE=thread TSAN_OPTIONS=report_bugs=0 && \
+		setarch -R $(MAKE) test PYTHON="$$python" VENV=$(VENV)-tsan ARGS="$(or $(ARGS),$(threaded) -k 'not pure')" || \
+		{ cat $(VENV)-tsan/race.*; exit 1; }
 
 # A test that gets one of these is run as ever: its threads would share it.
 parallel:

@@ -3,7 +3,7 @@
 Environment switches:
     NEXTDUE_PURE=1              build no extension at all (the pure stack is then the only one)
     NEXTDUE_DEBUG=1             bounds, None and initialisation checks on, and a check that the lock is held
-    NEXTDUE_SANITIZE=a,b        compile and link with -fsanitize=a,b; thread: for a Python 3.13 or newer
+    NEXTDUE_SANITIZE=a,b        compile and link with -fsanitize=a,b; thread: for a CPython that is instrumented, too
     NEXTDUE_COVERAGE=1          Cython line tracing
 """
 
@@ -31,8 +31,6 @@ def extensions() -> list[Extension]:
     if sanitize:
         flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer"]
         link += [f"-fsanitize={sanitize}"]
-    if "thread" in sanitize.split(","):
-        flags += ["-include", "src/nextdue/_tsan.h"]
     macros = [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")]
     if debug:
         macros.append(("NEXTDUE_DEBUG", "1"))
@@ -47,7 +45,6 @@ def extensions() -> list[Extension]:
             define_macros=macros,
             extra_compile_args=flags,
             extra_link_args=link,
-            depends=["src/nextdue/_tsan.h"],
         )
 
     # Cython looks for what a .py cimports nowhere: compile such a one anew when a .pxd is newer.

@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # Build a free-threaded CPython 3.13 (`--disable-gil`, no PGO) from Debian's source package.
 #
-#   tools/build_freethreaded.sh [PREFIX]        default: .freethreaded in this tree
+#   tools/build_freethreaded.sh [--with-thread-sanitizer] [PREFIX]        default: .freethreaded, or
+#                                                                         .freethreaded-tsan, in this tree
 #
 # Prints the interpreter's path on standard output, everything else on standard error. Running it again with the same
 # PREFIX builds nothing. Takes about five minutes on two cores.
+#
+# --with-thread-sanitizer: an interpreter that is instrumented itself, so that races between it and the extensions are
+# seen. Every extension that is built for it is instrumented, too. CPython's own list of suppressions for it is put
+# into PREFIX/share. It wants to run without address space randomisation: setarch -R.
 #
 # The source comes from the mirror that this machine's apt already uses, through an apt configuration of the script's
 # own: the system's sources and lists stay as they are. Elsewhere, hand in an unpacked-by-`tar xf` source archive:
@@ -12,7 +17,18 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-prefix=${1:-$here/.freethreaded}
+configure=(--disable-gil --with-ensurepip=install --disable-test-modules)
+plain=() # what runs the interpreter
+default=$here/.freethreaded
+if [ "${1:-}" = --with-thread-sanitizer ]; then
+    configure+=("$1")
+    plain=(setarch -R)
+    default+=-tsan
+    # Tell at the end of no race that the build itself met.
+    export TSAN_OPTIONS=report_bugs=0
+    shift
+fi
+prefix=${1:-$default}
 mkdir -p "$prefix"
 prefix=$(cd "$prefix" && pwd)
 python=$prefix/bin/python3.13t
@@ -26,10 +42,10 @@ say() { printf 'build_freethreaded: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
 works() {
-    [ -x "$python" ] && "$python" - >/dev/null 2>&1 <<'PY'
+    [ -x "$python" ] && "${plain[@]}" "$python" - "${configure[@]}" >/dev/null 2>&1 <<'PY'
 import bz2, ctypes, lzma, sqlite3, ssl, sys, sysconfig, venv, zlib
 import pip
-assert sysconfig.get_config_var("Py_GIL_DISABLED") == 1
+assert all(repr(switch) in sysconfig.get_config_var("CONFIG_ARGS") for switch in sys.argv[1:])
 assert not sys._is_gil_enabled()
 PY
 }
@@ -105,9 +121,10 @@ run() { # run WHAT COMMAND...: quietly, unless it fails
 }
 # The environment's flags for extensions are not meant for the interpreter.
 unset CFLAGS CPPFLAGS LDFLAGS PYTHONPATH PYTHONHOME
-run "configuring" ./configure --prefix="$prefix" --disable-gil --with-ensurepip=install --disable-test-modules
-run "compiling (the long part)" nice make -j "$(getconf _NPROCESSORS_ONLN)"
-run "installing into $prefix" make install
+run "configuring" "${plain[@]}" ./configure --prefix="$prefix" "${configure[@]}"
+run "compiling (the long part)" "${plain[@]}" nice make -j "$(getconf _NPROCESSORS_ONLN)"
+run "installing into $prefix" "${plain[@]}" make install
+cp Tools/tsan/suppressions_free_threading.txt "$prefix/share/tsan_suppressions.txt"
 
 works || { "$python" -c 'import bz2, ctypes, lzma, sqlite3, ssl, venv, zlib, pip' >&2 || true; die "$python does not work"; }
 say "built $("$python" -VV | head -n 1)"
