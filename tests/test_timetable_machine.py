@@ -292,8 +292,8 @@ def test_many_short_walks_make_100_000_steps_and_agree():
             nonlocal steps
             steps += 1
 
-    run_state_machine_as_test(Counted, settings=settings(max_examples=640, stateful_step_count=200))
-    assert steps >= 100_000
+    while steps < 100_000:  # how long a walk is, is left to chance, too
+        run_state_machine_as_test(Counted, settings=settings(max_examples=100, stateful_step_count=200))
 
 
 LARGE = settings(
