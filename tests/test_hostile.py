@@ -7,13 +7,17 @@ into what is asking them, raise, or come back from the dead.
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import logging
 import math
+import pickle
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Mapping
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from fractions import Fraction
@@ -23,8 +27,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import nextdue.scheduler
 from conftest import STACKS
-from nextdue import FixedBackoff, Scheduler, Status
+from nextdue import FailedResult, FixedBackoff, Lags, Scheduler, Status
 from nextdue.testing import ManualClock
 
 LATEST = 2**63 - 1
@@ -328,6 +333,118 @@ def test_promise_17_any_value_is_taken_or_refused_alike_by_both_constructors(nam
         on_each_stack(lambda stack, value=value: stack.Agenda(**{name: value}))
 
 
+@pytest.mark.parametrize(
+    "name", ["workers", "name", "executor", "agenda", "clock", "wall_clock", "retry", "max_waiting"]
+)
+def test_promise_17_any_value_for_a_scheduler_is_taken_or_refused(name):
+    """What is refused has started nothing that goes on."""
+    before = set(threading.enumerate())
+    for value in VALUES:
+        if name == "clock" and value is type:
+            continue  # it raises an error of its own when it is called
+        outcome(lambda value=value: Scheduler(**({"workers": 1} | {name: value})).shutdown())
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("clock", [object, int, lambda: "12", lambda: None])
+def test_promise_17_callable_that_is_no_clock_is_refused_by_a_scheduler(stack, clock):
+    for call in (lambda: Scheduler(clock=clock), lambda: Scheduler(agenda=stack.Agenda(clock))):
+        if clock is int:  # a clock that stands still
+            call().shutdown()
+        else:
+            with pytest.raises(TypeError, match=r"^clock must return int nanoseconds, got "):
+                call()
+
+
+class Subscribes(ManualClock):
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def subscribe(self, callback):
+        return self.answer()
+
+
+@pytest.mark.parametrize("answer", [boom, int])
+def test_scheduler_that_cannot_subscribe_to_its_clock_is_not_made(stack, answer):
+    before = set(threading.enumerate())
+    good, bad = ManualClock(), Subscribes(answer)
+    expected = Boom if answer is boom else TypeError
+    message = None if answer is boom else r"^subscribe of a clock must return a callable, got 0$"
+    agenda = stack.Agenda(good, wall_clock=bad)
+    with pytest.raises(expected, match=message):
+        Scheduler(agenda=agenda)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+    assert set(threading.enumerate()) <= before
+    assert not good._callbacks
+    bad.answer = lambda: int
+    with Scheduler(agenda=agenda) as scheduler:
+        assert scheduler.submit(pow, 2, 3).result(PATIENCE) == 8
+
+
+CALLED = {
+    "clock": lambda stack, call: stack.Agenda(call),
+    "wall_clock": lambda stack, call: stack.Agenda(wall_clock=call),
+    "retry": lambda stack, call: (stack.Agenda(retry=call), stack.Agenda().schedule(Task(), retry=call)),
+    "is_failure": lambda stack, call: stack.Agenda().schedule(Task(), is_failure=call),
+    "listener": lambda stack, call: stack.Agenda().on("started", call),
+    "when": lambda stack, call: stack.Agenda().schedule_recurring(Task(), call),
+    "task": lambda stack, call: stack.Agenda().schedule(call),
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_promise_17_coroutine_function_is_refused_wherever_something_is_called(stack, name):
+    """What it gives is no instant, no wait, and as a verdict it is true."""
+    message = rf"^{name} must be a plain callable, got the coroutine function <function coroutine_function at \w+>$"
+    with pytest.raises(TypeError, match=message):
+        CALLED[name](stack, coroutine_function)
+
+
+def test_clock_whose_subscribe_is_no_function_does_not_tell():
+    clock = ManualClock()
+    clock.subscribe = 5
+    with Scheduler(clock=clock, workers=1) as scheduler:
+        assert scheduler.submit(int).result(PATIENCE) == 0
+
+
+def test_promise_17_negative_age_of_the_history_is_refused(stack):
+    with pytest.raises(ValueError, match=r"^history_age must be 0 or more, got -5$"):
+        stack.Agenda(history_age=-5)
+    stack.Agenda(history_age=0)
+
+
+@pytest.mark.parametrize(
+    ("q", "error"), [("x", TypeError), (True, TypeError), (1.5, ValueError), (math.nan, ValueError)]
+)
+def test_promise_17_quantile_of_what_is_no_fraction_is_refused(q, error):
+    with pytest.raises(error, match=rf"^q must be a number from 0 to 1, got {q!r}$"):
+        Lags({}).quantile(q)
+    assert Lags({8: 3, 9: 1}).quantile(Fraction(3, 4)) == Lags({8: 3, 9: 1}).quantile(np.float32(0.75)) == 8
+
+
+def test_promise_17_decorator_without_its_period_is_refused():
+    with Scheduler(workers=1) as scheduler:
+        with pytest.raises(TypeError, match=r"^period must be seconds \(int or float\) or a timedelta, got <function "):
+
+            @scheduler.every
+            def task():
+                pass
+
+        assert scheduler.jobs() == []
+
+
+@pytest.mark.parametrize("name", ["wait", "cancel_futures", "timeout"])
+def test_promise_17_shutdown_that_is_refused_ends_nothing(name):
+    with Scheduler(workers=1) as scheduler:
+        with pytest.raises((Boom, TypeError)):
+            scheduler.shutdown(**{name: Raises()})
+        assert scheduler.submit(int).result(PATIENCE) == 0
+
+
 @pytest.mark.parametrize("what", ["clock", "wall_clock"])
 def test_promise_17_any_value_from_a_clock_is_taken_or_refused_alike(what, caplog):
     for value in VALUES:
@@ -385,6 +502,104 @@ def test_any_result_and_any_verdict_is_booked(stack, caplog):
         assert agenda.run_due() == 2
         assert plain.result(0) is value
         assert judged.status in (Status.SUCCEEDED, Status.FAILED)
+
+
+# ---------------------------------------------------------------- objects, made and copied by other ways
+
+
+def owner(stack, kind):
+    """An object of a kind, and what lets go of it."""
+    if kind == "scheduler":
+        scheduler = Scheduler(workers=1, agenda=stack.Agenda())
+        return scheduler, scheduler.shutdown
+    agenda = stack.Agenda(ManualClock())
+    return {"agenda": agenda, "timetable": stack.Timetable(), "job": agenda.schedule(Task(), delay=1)}[kind], int
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("kind", ["agenda", "job", "scheduler", "timetable"])
+def test_copy_of_what_has_a_state_of_its_own_is_refused(stack, kind, how):
+    subject, end = owner(stack, kind)
+    with pytest.raises(TypeError, match=rf"(?i)^an? {kind} cannot be copied or pickled"):
+        how(subject)
+    end()
+
+
+def test_job_is_made_by_an_agenda_alone(stack):
+    with pytest.raises(TypeError, match=r"^a Job is made by a schedule method of an Agenda or a Scheduler$"):
+        stack.Job()
+    if stack.name == "pure":
+        return  # the rest is refused where it is used
+    for make in (lambda: stack.Job.__new__(stack.Job), lambda: object.__new__(stack.Job)):
+        with pytest.raises(TypeError):
+            make()
+    with pytest.raises(TypeError, match=r"not an acceptable base type"):
+        type("Derived", (stack.Job,), {})
+
+
+USES = {
+    "schedule": lambda agenda: agenda.schedule(Task()),
+    "run_due": lambda agenda: agenda.run_due(),
+    "take_due": lambda agenda: agenda.take_due(),
+    "cancel": lambda agenda: agenda.cancel(2**32),
+    "cancel by id": lambda agenda: agenda.cancel("k"),
+    "reschedule": lambda agenda: agenda.reschedule(2**32),
+    "status": lambda agenda: agenda.status(2**32),
+    "jobs": lambda agenda: agenda.jobs(),
+    "stats": lambda agenda: agenda.stats(),
+    "next_run_at": lambda agenda: agenda.next_run_at(),
+    "pause": lambda agenda: (agenda.pause(), agenda.resume(), agenda.pause(2**32)),
+    "on": lambda agenda: agenda.on("started", Task()),
+    "repr": repr,
+    "scheduler": lambda agenda: Scheduler(agenda=agenda),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_agenda_whose_class_left_out_init_does_no_harm(stack, use):
+    class Careless(stack.Agenda):
+        def __init__(self):
+            pass
+
+    for agenda in (Careless(), stack.Agenda.__new__(stack.Agenda)):
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            USES[use](agenda)
+
+
+def test_second_init_is_refused_and_changes_nothing(stack):
+    agenda = stack.Agenda(ManualClock())
+    jobs = [agenda.schedule(Task(), id=str(k)) for k in range(100)]
+    with pytest.raises(TypeError, match=r"^an Agenda is made once, its __init__ cannot be called again$"):
+        agenda.__init__(history=3)
+    assert agenda.run_due() == 100
+    assert {job.status for job in jobs} == {agenda.status("0")} == {Status.SUCCEEDED}
+    with Scheduler(workers=1, agenda=stack.Agenda()) as scheduler:
+        before = threading.active_count()
+        with pytest.raises(TypeError, match=r"^a Scheduler is made once, its __init__ cannot be called again$"):
+            scheduler.__init__()
+        assert threading.active_count() == before
+        assert scheduler.submit(int).result(PATIENCE) == 0
+
+
+def test_second_init_of_a_timetable_keeps_its_timers(stack):
+    for table in (stack.Timetable(), stack.Timetable.__new__(stack.Timetable)):
+        table.add_many(range(1000), range(1000))
+        table.__init__(capacity=5000)
+        with pytest.raises(ValueError, match=r"^capacity must be from 0 to 2\*\*31, got -1$"):
+            table.__init__(capacity=-1)
+        table.check()
+        assert table.pop_due(10**6) == list(range(1000))
+
+
+def test_everything_but_a_job_has_weak_references(stack):
+    for kind in ("agenda", "scheduler", "timetable"):
+        subject, end = owner(stack, kind)
+        dead = weakref.ref(subject)
+        assert dead() is subject
+        end()
+        del subject, end
+        gc.collect()
+        assert dead() is None
 
 
 # ---------------------------------------------------------------- ids
@@ -487,6 +702,23 @@ def test_array_of_any_layout_is_read_as_what_it_holds(stack, view):
     held = np.array(memoryview(chosen)).tolist() if view != "misaligned" else ids.tolist()
     assert table.cancel_many(chosen) == len(set(held))
     table.check()
+
+
+HUGE = [
+    np.broadcast_to(np.int64(5), (2**31 + 1,)),
+    np.broadcast_to(np.int64(5), (2**40,)),
+    np.lib.stride_tricks.as_strided(np.zeros(1, np.int64), (2**33,), (0,)),
+    range(2**31 + 1),
+]
+
+
+@pytest.mark.parametrize("many", HUGE, ids=lambda many: f"{type(many).__name__} of {len(many)}")
+def test_more_than_a_timetable_holds_is_refused_before_memory_is_asked_for(stack, many):
+    table = stack.Timetable()
+    for name, call in (("run_at", table.add_many), ("timer_ids", table.cancel_many)):
+        with pytest.raises(ValueError, match=rf"^{name} must be at most 2\*\*31 ints, got {len(many)}$"):
+            call(many)
+    assert len(table) == 0
 
 
 def test_array_of_ids_that_was_given_out_is_the_callers_own(stack):
@@ -753,6 +985,299 @@ def test_error_that_cannot_be_printed_copied_or_compared_is_kept_and_raised(stac
     assert job.last_error is error
     with pytest.raises(Cruel):
         job.result(0)
+
+
+class OwnTraceback(Exception):
+    __traceback__ = property(boom, boom)
+
+
+class OwnCauses(Exception):
+    __cause__ = __context__ = __suppress_context__ = property(boom, boom)
+
+
+class NoAttributes(Exception):
+    __getattribute__ = __setattr__ = boom
+
+
+class OtherClass(BaseException):
+    __class__ = property(boom)
+
+
+class NoCopy(SystemExit):
+    with_traceback = __reduce__ = __copy__ = boom
+
+
+ERRORS = [OwnTraceback, OwnCauses, NoAttributes, OtherClass, NoCopy]
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("policy", ["none", "gives up", "raises too", "raises it"])
+def test_error_of_a_hostile_class_is_booked_as_any_other(stack, kind, policy, unlogged):
+    error = kind()
+    retry = {"none": None, "gives up": lambda *_: None, "raises too": boom, "raises it": lambda *_: fail()}[policy]
+
+    def fail():
+        raise error
+
+    agenda = agenda_of(stack)
+    jobs = [agenda.schedule(fail, retry=retry) for _ in range(2)]
+    ran = 0
+    while not all(job.wait(0) for job in jobs):
+        try:
+            ran += agenda.run_due()
+        except NoCopy:
+            ran += 1
+    assert {job.status for job in jobs} == {Status.FAILED}
+    assert agenda.stats()[:6] == (0, 0, 0, 2, 0, 2)
+    if kind is not NoCopy:  # which had to go out itself
+        assert BaseException.__dict__["__traceback__"].__get__(error) is None
+
+    with Scheduler(workers=1, agenda=stack.Agenda(history=0)) as scheduler:
+        job = scheduler.schedule(fail, retry=retry)
+        assert job.wait(PATIENCE)
+        assert job.status is Status.FAILED
+        with pytest.raises(kind):
+            scheduler.submit(fail).result(PATIENCE)
+
+
+@pytest.mark.parametrize(("task", "method"), [(int, "set_result"), (boom, "set_exception")])
+def test_future_that_does_not_take_its_outcome_at_once_is_told_again(stack, task, method, monkeypatch, unlogged):
+    told = []
+    tell = getattr(Future, method)
+
+    def forgetful(future, outcome):
+        told.append(outcome)
+        if len(told) == 1:
+            raise MemoryError
+        tell(future, outcome)
+
+    monkeypatch.setattr(Future, method, forgetful)
+    with Scheduler(workers=1, agenda=stack.Agenda()) as scheduler:
+        future = scheduler.submit(task)
+        assert type(future.exception(PATIENCE)) is (Boom if task is boom else type(None))
+    assert len(told) == 2
+
+
+def test_future_whose_callback_leaves_is_released_when_the_end_cancels_it(stack, unlogged):
+    with busy_scheduler(stack) as (scheduler, _, release):
+        future = scheduler.submit(int)
+        future.add_done_callback(lambda _: sys.exit())
+        scheduler.shutdown(wait=False, cancel_futures=True)
+        assert list(as_completed([future], PATIENCE)) == [future]
+        release()
+
+
+class Deaf(logging.Handler):
+    def emit(self, record):
+        raise Boom
+
+
+def test_log_handler_that_raises_ends_no_pass(stack):
+    agenda = agenda_of(stack)
+    jobs = [agenda.schedule(boom), agenda.schedule(boom, retry=FixedBackoff(2, 0)), agenda.schedule(Task())]
+    jobs.append(agenda.schedule_recurring(Task(), lambda at: at + 1 if at == 10**9 else "no instant"))
+    handler = Deaf()
+    logging.getLogger("nextdue").addHandler(handler)
+    try:
+        agenda._clock_of().advance(1)
+        while agenda.run_due():
+            pass
+    finally:
+        logging.getLogger("nextdue").removeHandler(handler)
+    assert [job.status for job in jobs] == [Status.FAILED, Status.FAILED, Status.SUCCEEDED, Status.FAILED]
+    assert all(job.last_error.__traceback__ is None for job in (jobs[0], jobs[1], jobs[3]))
+
+
+def test_result_that_cannot_be_printed_fails_as_any_other(stack, unlogged):
+    agenda = agenda_of(stack)
+    value = Unspeakable()
+    job = agenda.schedule(lambda: value, is_failure=lambda result: True)
+    agenda.run_due()
+    with pytest.raises(FailedResult) as caught:
+        job.result(0)
+    assert caught.value.value is value
+
+
+def test_failed_result_keeps_its_value_and_words_when_it_is_copied():
+    error = FailedResult(5)
+    for same in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (str(same), same.value, repr(same)) == ("the result counts as a failure: 5", 5, "FailedResult(5)")
+
+
+# ---------------------------------------------------------------- drivers beside a scheduler's threads
+
+
+@contextlib.contextmanager
+def busy_scheduler(stack):
+    """A scheduler whose one worker is busy until `release` is called: what is ready waits for whoever takes it."""
+    began, release = threading.Event(), threading.Event()
+    scheduler = Scheduler(workers=1, agenda=stack.Agenda())
+    scheduler.submit(lambda: began.set() or release.wait(PATIENCE))
+    assert began.wait(PATIENCE)
+    try:
+        yield scheduler, scheduler._agenda, release.set
+    finally:
+        release.set()
+        assert scheduler.shutdown(timeout=PATIENCE).complete
+
+
+@pytest.mark.parametrize("how", ["run_due", "take_due"])
+def test_submitted_call_that_a_driver_runs_has_its_result_in_the_future(stack, how):
+    with busy_scheduler(stack) as (scheduler, agenda, _):
+        good, bad, dropped = scheduler.submit(pow, 2, 3), scheduler.submit(boom), scheduler.submit(Task())
+        assert dropped.cancel()
+        if how == "run_due":
+            assert agenda.run_due() == 2
+        else:
+            jobs = agenda.take_due(2)  # a cancelled one does not count
+            assert [job.task for job in jobs] == [pow, boom]
+            assert good.running()
+            assert not good.cancel()
+            agenda.finished(jobs[0], value=8)
+            agenda.finished(jobs[1], Boom())
+            assert agenda.take_due() == []
+        assert good.result(0) == 8
+        with pytest.raises(Boom):
+            bad.result(0)
+        assert agenda.stats().ready == 0
+
+
+@pytest.mark.parametrize("place", ["policy", "is_failure", "task", "listener"])
+@pytest.mark.parametrize("how", ["run_due", "take_due"])
+def test_promise_16_shutdown_while_a_driver_books_its_run_does_not_wait_for_that(stack, how, place, unlogged):
+    if (how, place) == ("take_due", "task"):
+        pytest.skip("nobody knows what a driver of its own calls")
+    with busy_scheduler(stack) as (scheduler, agenda, release):
+        answers = []
+
+        def end(*_):
+            release()
+            answers.append(scheduler.shutdown(timeout=PATIENCE))
+
+        options = {"policy": {"retry": end}, "is_failure": {"is_failure": end}}.get(place, {})
+        job = scheduler.schedule(end if place == "task" else boom if place == "policy" else Task(), **options)
+        if place == "listener":
+            scheduler.on("succeeded", lambda event: event.job is job and end())
+        if how == "run_due":
+            agenda.run_due()
+        else:
+            for taken in agenda.take_due():
+                agenda.finished(taken, Boom() if place == "policy" else None)
+        assert answers == [(True, 0, 0)]
+
+
+# ---------------------------------------------------------------- threads and pools that are not to be had
+
+
+@pytest.fixture
+def meddle(monkeypatch):
+    """Do something when a thread whose name ends so is started; it may be an error."""
+    start = threading.Thread.start
+
+    def meddle(suffix, deed):
+        def start_after_all(thread):
+            if thread.name.endswith(suffix):
+                deed()
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_after_all)
+
+    return meddle
+
+
+def no_thread(*args, **kwargs):
+    raise RuntimeError("can't start new thread")
+
+
+def no_memory():
+    raise MemoryError
+
+
+@pytest.mark.parametrize("why", [no_thread, no_memory])
+def test_run_past_its_limit_is_booked_where_no_substitute_is_to_be_had(stack, meddle, why, unlogged):
+    meddle("-substitute", why)
+    gate, told = threading.Event(), threading.Event()
+    with Scheduler(workers=1, agenda=stack.Agenda()) as scheduler:
+        scheduler.on("timed_out", lambda event: told.set())
+        job = scheduler.schedule(gate.wait, args=(PATIENCE,), timeout=0.001)
+        assert told.wait(PATIENCE)
+        assert job.status is Status.FAILED
+        gate.set()
+        assert scheduler.submit(pow, 2, 3).result(PATIENCE) == 8
+
+
+@pytest.mark.parametrize("why", [no_thread, no_memory])
+def test_rules_are_asked_anew_where_no_thread_is_to_be_had_for_that(stack, meddle, why, unlogged):
+    meddle("-rules", why)
+    wall = ManualClock(10**18)
+    now = datetime.fromtimestamp(10**9, UTC)
+    asked = threading.Event()
+
+    class Hourly:
+        def next_after(self, dt):
+            if dt < now:
+                asked.set()
+            return dt + timedelta(hours=1)
+
+    with Scheduler(workers=1, agenda=stack.Agenda(ManualClock(), wall_clock=wall)) as scheduler:
+        scheduler.schedule_recurring(Task(), Hourly())
+        wall.set_ns(10**18 - 86_400 * 10**9)
+        assert asked.wait(PATIENCE)
+        assert scheduler.wait_idle(PATIENCE)
+
+
+def test_shutdown_while_a_substitute_is_being_started_does_not_trip_over_it(stack, meddle, unlogged):
+    gate, told = threading.Event(), threading.Event()
+    scheduler = Scheduler(workers=1, agenda=stack.Agenda())
+    answers = []
+
+    def end():
+        thread = threading.Thread(target=lambda: answers.append(scheduler.shutdown(timeout=0)))
+        thread.start()
+        thread.join(PATIENCE)
+        told.set()
+
+    meddle("-substitute", end)
+    scheduler.schedule(gate.wait, args=(PATIENCE,), timeout=0.001)
+    assert told.wait(PATIENCE)
+    gate.set()
+    assert answers == [(False, 0, 1)]
+    assert scheduler.shutdown(timeout=PATIENCE).complete
+
+
+class Refuses(Executor):
+    submit = no_thread
+
+
+class GivesNothing(Executor):
+    def submit(self, *args, **kwargs):
+        return None
+
+
+@pytest.mark.parametrize("pool", [Refuses, GivesNothing])
+def test_pool_that_takes_no_job_is_survived_and_nothing_is_kept(stack, pool, unlogged):
+    with Scheduler(workers=2, agenda=stack.Agenda(), executor=pool()) as scheduler:
+        jobs = [scheduler.schedule(Task()) for _ in range(5)]
+        assert all(job.wait(PATIENCE) for job in jobs)
+        assert {job.status for job in jobs} == {Status.FAILED}
+        with pytest.raises((RuntimeError, AttributeError)):
+            scheduler.submit(int).result(PATIENCE)
+    assert not nextdue.scheduler._flights
+
+
+def test_log_handler_that_raises_does_not_keep_a_pool_from_being_replaced(stack):
+    class Broken(Executor):
+        def submit(self, *args, **kwargs):
+            raise BrokenExecutor
+
+    pools = iter([Broken(), ThreadPoolExecutor(1)])
+    handler = Deaf()
+    logging.getLogger("nextdue").addHandler(handler)
+    try:
+        with Scheduler(workers=1, agenda=stack.Agenda(), executor=lambda: next(pools)) as scheduler:
+            assert scheduler.submit(pow, 2, 3).result(PATIENCE) == 8
+    finally:
+        logging.getLogger("nextdue").removeHandler(handler)
 
 
 def test_freed_agenda_whose_jobs_refer_to_it_runs_hostile_finalizers(stack):

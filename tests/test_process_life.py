@@ -9,6 +9,8 @@ import textwrap
 
 import pytest
 
+import nextdue
+
 LIMIT = 60  # seconds until a process counts as hung
 # From 3.12 on a fork beside threads draws a warning; that it does no harm is what is tested here.
 QUIET = ("-W", "ignore:This process:DeprecationWarning")
@@ -409,6 +411,84 @@ def test_task_that_forks_does_not_run_ready_jobs_in_the_child(run):
         scheduler.shutdown()
     """
     assert run(script) == ["ready"] * 20
+
+
+@needs_fork
+def test_fork_wherever_user_code_runs_gives_a_child_that_works_and_harms_nothing(run):
+    script = (
+        FORK
+        + """
+        import logging
+        logging.disable()
+        scheduler = make()
+        codes = []
+        def work():
+            with make() as own:
+                return refused(lambda: scheduler.schedule(int)) and own.submit(int, "7").result(20) == 7
+        def fork(*_):
+            codes.append(child_of(work))
+        class Forks:
+            def __del__(self):
+                fork()
+        def fail():
+            raise ValueError
+        scheduler.on("started", lambda event: event.job.id == "heard" and fork())
+        scheduler.schedule(int, id="heard").wait(20)
+        scheduler.schedule(fork).wait(20)
+        scheduler.schedule(fail, retry=fork).wait(20)
+        scheduler.schedule(int, is_failure=fork).wait(20)
+        scheduler.schedule(int, args=(Forks(),), delay=1e6).cancel()
+        signal.signal(signal.SIGUSR1, fork)
+        signal.raise_signal(signal.SIGUSR1)
+        called = threading.Event()
+        future = scheduler.submit(int)
+        future.add_done_callback(lambda _: (fork(), called.set()))
+        called.wait(20)
+        say(codes, *scheduler.shutdown(timeout=30))
+    """
+    )
+    assert run(script) == ["[0, 0, 0, 0, 0, 0, 0] True 0 0"]
+
+
+@needs_fork
+def test_task_in_a_pool_of_forked_processes_is_in_no_run_of_there(run):
+    """The child has what the parent noted of its own runs: under a number that another may have by then."""
+    script = """
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+        def factory():
+            return ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork"))
+        with Scheduler(workers=2, agenda=Agenda(), executor=factory) as scheduler:
+            futures = [scheduler.submit(nextdue.current_job) for _ in range(6)]
+            say({future.result(30) for future in futures})
+    """
+    assert run(script) == ["{None}"]
+
+
+@pytest.mark.skipif(nextdue.BACKEND == "pure", reason="what is not compiled may be imported there")
+def test_import_in_a_subinterpreter_is_refused_by_an_import_error(run):
+    """The compiled modules keep to one interpreter; what was imported there works on."""
+    script = """
+        try:
+            import _interpreters as interpreters
+            execute = interpreters.exec
+        except ImportError:  # before 3.13
+            import _xxsubinterpreters as interpreters
+            execute = interpreters.run_string
+        code = [
+            "import warnings",
+            "warnings.simplefilter('ignore')",
+            "try:",
+            "    import nextdue",
+            "except ImportError:",
+            "    print('refused', flush=True)",
+        ]
+        other = interpreters.create()
+        execute(other, os.linesep.join(code))
+        interpreters.destroy(other)
+        say(make().submit(pow, 2, 3).result(20))
+    """
+    assert run(script) == ["refused", "8"]
 
 
 def test_storm_of_signals_neither_shortens_nor_lengthens_waits(run):  # B84, B130

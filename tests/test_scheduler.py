@@ -901,8 +901,9 @@ def test_scheduler_dropped_while_others_are_added_does_not_deadlock(stack):  # B
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (0, ValueError, "workers must be 1 or more, got 0"),  # B74
-        (-1, ValueError, "workers must be 1 or more, got -1"),
+        (0, ValueError, "workers must be from 1 to 32768, got 0"),  # B74
+        (-1, ValueError, "workers must be from 1 to 32768, got -1"),
+        (2**70, ValueError, f"workers must be from 1 to 32768, got {2**70}"),
         (True, TypeError, "workers must be an int or None, got True"),
         (1.5, TypeError, "workers must be an int or None, got 1.5"),
         ("2", TypeError, "workers must be an int or None, got '2'"),

@@ -360,7 +360,7 @@ def test_wait_idle_sees_a_retry_that_came_due_after_its_look_at_the_clock(stack)
 
 
 def test_wait_idle_on_a_clock_that_fails_raises_and_the_scheduler_goes_on(stack):
-    readings = iter([0, ZeroDivisionError])
+    readings = iter([0, 0, ZeroDivisionError])
 
     def clock():
         if threading.current_thread() is threading.main_thread() and next(readings, 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -573,9 +574,10 @@ def test_promise_17_str_of_times_is_refused(table):
     is_refused(table, lambda: table.add_many("12"), TypeError, "run_at[0] must be an int, got '1'")
 
 
-@pytest.mark.parametrize("items", [[], ["a"], range(3)])
+@pytest.mark.parametrize("items", [[], ["a"], range(3), itertools.count()])
 def test_promise_17_another_number_of_items_is_refused(table, items):
-    message = f"items must be 2 objects, as many as run_at, got {len(items)}"
+    got = len(items) if isinstance(items, list) else "more"
+    message = f"items must be 2 objects, as many as run_at, got {got}"
     is_refused(table, lambda: table.add_many([1, 2], items), ValueError, message)
 
 

@@ -56,6 +56,8 @@ cdef int DROPPED
 cdef int TIMED_OUT
 
 cdef int64_t MAX_BURST
+cdef uint64_t SEED_FACTOR
+cdef uint64_t SEED_STEP
 cdef int64_t WALL_STEP
 cdef int64_t WALL_REPEAT
 cdef int ASYNC_FLAGS
@@ -124,6 +126,23 @@ cdef extern from *:
     int64_t plain_int "nextdue_plain_int"(object value) noexcept
 
 
+cdef extern from *:
+    """
+    static PyObject *nextdue_refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+        (void)type; (void)args; (void)kwargs;
+        PyErr_SetString(PyExc_TypeError, "a Job is made by a schedule method of an Agenda or a Scheduler");
+        return NULL;
+    }
+    /* Python may not call `__new__` from now on: what it gave would be a job of no agenda, and each call a crash.
+       `Job.__new__(Job)` in Cython does not look here. */
+    static int nextdue_seal(PyObject *type) {
+        ((PyTypeObject *)type)->tp_new = nextdue_refuse_new;
+        return 0;
+    }
+    """
+    int seal "nextdue_seal"(object kind)
+
+
 cdef int64_t later(int64_t instant, int64_t ns) noexcept
 
 
@@ -138,10 +157,11 @@ cdef int64_t duration(object value, str name) except? -1
 @cython.locals(instant=int64_t)
 cdef int64_t reading(object now, str name) except? -1
 cdef int check_task(object task) except -1
-cdef int check_rule(object when) except -1
+cdef int check_plain(object called, str name) except -1
 cdef int signal(object park) except -1
 cdef int notify(list waiters) except -1
 cdef int deliver(object future, object value) except -1
+cdef int retell(object future, object tell, object outcome) except -1
 cdef int revoke(object future) except -1
 
 
@@ -260,7 +280,6 @@ cdef class Round:
     cdef object context
     cdef Job forgotten
     cdef object error
-    cdef Job ended
     cdef list dependents
     cdef list waiters
     cdef list stoppers
@@ -290,8 +309,10 @@ cdef class Round:
     cdef bint overdue
     cdef bint substitute
 
-    @cython.locals(ended=Job, dependents=list)
     cdef int finish(self, Agenda agenda) except -1
+
+    @cython.locals(dependents=list, waiters=list, stoppers=list, drained=list)
+    cdef int pass_on(self, Agenda agenda) except -1
 
 
 cdef class Agenda:
@@ -356,6 +377,7 @@ cdef class Agenda:
     cdef int64_t _due_until
     cdef bint _poked
     cdef list _drained
+    cdef bint _made
     cdef object __weakref__
 
     @cython.locals(now=int64_t)
@@ -444,19 +466,37 @@ cdef class Agenda:
         self, object task, int64_t run_at, object args, Extras extras, int rank, int64_t now, object after
     )
 
-    @cython.locals(job=Job, done=int)
+    @cython.locals(job=Job, done=int, round=Round)
     cdef Job _add(
         self, object task, int64_t run_at, object args, Extras extras, int priority, int64_t now, list upstream
     )
     cdef int _refuse(self, int done, Job job, Extras extras, list upstream) except -1
 
-    @cython.locals(other=Job, direct=bint, dated=bint, name=str, done=int)
+    @cython.locals(direct=bint, done=int)
     cdef int _enter(
         self, Job job, Extras extras, int64_t run_at, int priority, int64_t now, list upstream, list spares
+    ) except -2
+    cdef int _place(self, Job job, int64_t run_at, int priority, int64_t now, bint direct, bint held) except -1
+
+    @cython.locals(other=Job, held=bint, done=int)
+    cdef int _enter_with(
+        self,
+        Job job,
+        Extras extras,
+        int64_t run_at,
+        int priority,
+        int64_t now,
+        bint direct,
+        list upstream,
+        list spares,
     ) except -2
 
     @cython.locals(lane=Lane, k=int64_t)
     cdef int _enter_options(self, Job job, Extras extras, list upstream) except -2
+    cdef int _register(self, Job job, Extras extras, list upstream, list spares) except -1
+
+    @cython.locals(before=Job, dependents=list, k=int64_t)
+    cdef int _unregister(self, Job job, Extras extras, Job other, list upstream) except -1
     cdef int _drop_timers(self, Extras extras) except -1
 
     @cython.locals(extras=Extras, paused=bint, since=int64_t, run_at=int64_t, attempts=uint32_t, state=int)
@@ -474,11 +514,10 @@ cdef class Agenda:
     @cython.locals(theirs=Extras)
     cdef int _blame(self, Extras extras, Job other) except -1
 
-    @cython.locals(round=Round)
-    cdef int _let_down(self, Job job) except -1
+    cdef int _let_down(self, Job job, Round round) except -1
 
-    @cython.locals(round=Round, job=Job)
-    cdef int _tell_dependents(self, Job upstream, list dependents) except -1
+    @cython.locals(upstream=Job, following=list, k=int64_t)
+    cdef int _tell_dependents(self, list dependents, Round round) except -1
 
     @cython.locals(extras=Extras)
     cdef int _upstream_ended(self, Job job, Job upstream, Round round) except -1
@@ -489,6 +528,9 @@ cdef class Agenda:
     cdef int _check_handle(self, object job) except -1
 
     cdef object _verdict(self, Job job, object value)
+    cdef int _finish(self, Job job, uint32_t run, object error, object value, Round round) except -1
+    cdef object _future_of(self, Job job)
+    cdef bint _is_wanted(self, Job job, object future, Round round) except -1
     cdef int _make_due(self, int64_t now) except -1
     cdef int _promote_all(self, int64_t now) except -1
 
@@ -584,6 +626,7 @@ cdef class Agenda:
         tt=Timetable, job=Job, following=Job, extras=Extras, run=uint32_t, now=int64_t, arriving=bint, stop=bint
     )
     cdef bint _run_ready(self, object park, Round round) except -1
+    cdef bint _is_replaced(self, Round round)
     cdef int _book_lost(self, Round round, object error) except -1
 
     @cython.locals(job=Job, now=int64_t)

@@ -19,7 +19,8 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from itertools import islice
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ NEVER = 2**63 - 1  # a run_at that does not come: it, and all that is past it
 LEAST = -(2**63)
 MIN_PRIORITY = -2048
 MAX_PRIORITY = 2047
+MAX_TIMERS = 2**31
 NO_ITEM = object()
 COUNTER_BITS = 52
 COUNTER_MASK = (1 << COUNTER_BITS) - 1
@@ -78,14 +80,19 @@ def ints(values: Any, name: str) -> list[int]:
     if not isinstance(values, np.ndarray):
         try:
             iter(values)
+            size = operator.length_hint(values)
         except TypeError:
             raise TypeError(f"{name} must be int64[n] or a sequence of ints, got {values!r}") from None
+        if size > MAX_TIMERS:
+            raise ValueError(f"{name} must be at most 2**31 ints, got {size}")
         return [instant(value, f"{name}[{k}]") for k, value in enumerate(values)]
     array = np.asarray(values)  # of the base class: one derived from it may say anything about itself
     if array.dtype != np.int64 or not array.dtype.isnative:
         raise TypeError(f"{name} must be int64[n], got {array.dtype!r}")
     if array.ndim != 1:
         raise ValueError(f"{name} must be int64[n], got shape {array.shape!r}")
+    if array.size > MAX_TIMERS:  # of a view it may be more than there is memory for
+        raise ValueError(f"{name} must be at most 2**31 ints, got {array.size}")
     return array.tolist()  # type: ignore[no-any-return]
 
 
@@ -115,15 +122,30 @@ class HeapqTimetable:
     ['late']
     """
 
-    def __init__(self, *, capacity: int = 0) -> None:
-        if not 0 <= instant(capacity, "capacity") <= 2**31:
-            raise ValueError(f"capacity must be from 0 to 2**31, got {capacity!r}")
+    lock: threading.RLock
+    _heap: list[Entry]
+    _slots: dict[int, _Slot]
+    _live: int
+    _counter: int
+    _last_id: int
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        # Here, as the compiled one: nothing that may be called later takes away what is held.
+        self = super().__new__(cls)
         self.lock = threading.RLock()
-        self._heap: list[Entry] = []
-        self._slots: dict[int, _Slot] = {}
+        self._heap = []
+        self._slots = {}
         self._live = 0
         self._counter = 0
         self._last_id = 0
+        return self
+
+    def __init__(self, *, capacity: int = 0) -> None:
+        if not 0 <= instant(capacity, "capacity") <= MAX_TIMERS:
+            raise ValueError(f"capacity must be from 0 to 2**31, got {capacity!r}")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a timetable cannot be copied or pickled")
 
     # ------------------------------------------------------------ one by one
 
@@ -182,9 +204,10 @@ class HeapqTimetable:
     ) -> npt.NDArray[np.int64]:
         """Add a timer for each element, in order; return their ids, int64[n]. Complexity: k times `add`."""
         times = ints(run_at, "run_at")
-        objects = [None] * len(times) if items is None else list(iterator(items))
+        objects = [None] * len(times) if items is None else list(islice(iterator(items), len(times) + 1))
         if len(objects) != len(times):
-            raise ValueError(f"items must be {len(times)} objects, as many as run_at, got {len(objects)}")
+            got = len(objects) if len(objects) < len(times) else "more"  # they may have no end
+            raise ValueError(f"items must be {len(times)} objects, as many as run_at, got {got}")
         ids = np.empty(len(times), dtype=np.int64)
         added = 0
         with self.lock:

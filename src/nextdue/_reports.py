@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import threading
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -40,8 +41,10 @@ class Lags:
 
     def quantile(self, q: float) -> int:
         """The lag that the fraction q of the runs did not pass, 0..1, rounded up to its bucket; 0 without runs."""
-        if isinstance(q, bool) or not isinstance(q, (int, float)) or not 0 <= q <= 1:
-            raise ValueError(f"q must be from 0 to 1, got {q!r}")
+        if isinstance(q, bool) or not isinstance(q, numbers.Real):
+            raise TypeError(f"q must be a number from 0 to 1, got {q!r}")
+        if not 0 <= q <= 1:
+            raise ValueError(f"q must be a number from 0 to 1, got {q!r}")
         total = sum(self.counts.values())
         seen = 0
         for lag in sorted(self.counts):

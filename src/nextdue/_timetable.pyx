@@ -84,6 +84,7 @@ The timers' side is as in Go (a 4-ary heap, lazily deleted), with OpenJDK's seq 
 """
 
 import operator
+from itertools import islice
 
 import numpy as np
 
@@ -266,8 +267,11 @@ cdef cnp.ndarray int64_array(object values, str name):
     if not isinstance(values, np.ndarray):
         try:
             iter(values)
+            size = operator.length_hint(values)
         except TypeError:
             raise TypeError(f"{name} must be int64[n] or a sequence of ints, got {values!r}") from None
+        if size > MAX_SLOTS:
+            raise ValueError(f"{name} must be at most 2**31 ints, got {size}")
         ints = list(values)
         for k in range(len(ints)):
             if type(ints[k]) is not int:
@@ -282,6 +286,8 @@ cdef cnp.ndarray int64_array(object values, str name):
         raise TypeError(f"{name} must be int64[n], got {values.dtype!r}")
     if values.ndim != 1:
         raise ValueError(f"{name} must be int64[n], got shape {values.shape!r}")
+    if values.size > MAX_SLOTS:  # of a view it may be more than there is memory for
+        raise ValueError(f"{name} must be at most 2**31 ints, got {values.size}")
     return np.array(values, dtype=np.int64, order="C")
 
 
@@ -419,6 +425,9 @@ cdef class Timetable:
         if wanted < 0 or wanted > MAX_SLOTS:
             raise ValueError(f"capacity must be from 0 to 2**31, got {capacity!r}")
         self._make_room(max(wanted, 1))
+
+    def __reduce__(self):
+        raise TypeError("a timetable cannot be copied or pickled")
 
     def __dealloc__(self):
         cdef int64_t n, k
@@ -565,9 +574,10 @@ cdef class Timetable:
         cdef int64_t* target = <int64_t*>cnp.PyArray_DATA(ids)
         cdef int64_t i, code, done = 0, with_items = 0
         if items is not None:
-            items = list(iterator(items))
+            items = list(islice(iterator(items), k + 1))
             if len(items) != k:
-                raise ValueError(f"items must be {k} objects, as many as run_at, got {len(items)}")
+                got = len(items) if len(items) < k else "more"          # they may have no end
+                raise ValueError(f"items must be {k} objects, as many as run_at, got {got}")
         if k == 0:
             return ids
         cdef PyObject** refs = NULL

@@ -53,7 +53,7 @@ def positive_ns(value: Any, name: str) -> int:
 
 
 def limit_ns(value: Any, name: str) -> int | None:
-    """Return a limit in nanoseconds, 0 at least; None for None and for infinity: no limit."""
+    """Return a limit in nanoseconds; None for None and for infinity: no limit."""
     if value is None or (isinstance(value, numbers.Real) and value == math.inf):
         return None
-    return max(0, duration_ns(value, name))
+    return duration_ns(value, name)

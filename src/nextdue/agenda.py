@@ -1,4 +1,5 @@
 # cython: language_level=3, freethreading_compatible=True, annotation_typing=False, cdivision=True, wraparound=False
+# cython: auto_pickle=False
 """The agenda: jobs, their states, and every rule about what runs next. No thread is started here and nothing sleeps.
 
 This file is the one source of the rules. It runs as it stands over `HeapqTimetable` (the pure stack), and compiled as
@@ -101,6 +102,9 @@ if not cython.compiled:
     def fetch_ahead(line: Any, ended: list[Any], k: int) -> None:
         """Bring the jobs that will be forgotten soon into the cache; what has ended long ago has left it."""
 
+    def seal(kind: type) -> None:
+        """From now on nobody but this module makes one. Interpreted, one that is made elsewhere does no harm."""
+
     def call_in(context: Any, task: Any, args: Any, kwargs: Any) -> Any:
         """Call a task in a context."""
         return context.run(task, *(args or ()), **(kwargs or {}))
@@ -143,6 +147,8 @@ EVENTS = {
     "skipped": SKIPPED,
     "cancelled": DROPPED,
 }
+SEED_FACTOR = 6364136223846793005
+SEED_STEP = 1442695040888963407
 WALL_STEP = 100_000_000  # ns by which the wall clock has to move against the other to have been set
 WALL_REPEAT = 60 * SECOND_NS  # a slot that was run is not run again where the wall clock is set back by less
 AT = "int nanoseconds on the agenda's clock or an aware datetime"
@@ -153,6 +159,11 @@ ORPHANED = "this scheduler was made before a fork and its threads are in the par
 ASYNC_FLAGS = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 FUNCTION, METHOD, BUILTIN = types.FunctionType, types.MethodType, types.BuiltinFunctionType
 WRAPPER = types.MethodWrapperType  # as `itertools.count().__next__`
+# What every error has, whatever its class puts before it: an error that a task raised is a stranger's object.
+TRACEBACK = BaseException.__dict__["__traceback__"]
+CAUSE = BaseException.__dict__["__cause__"]
+CONTEXT = BaseException.__dict__["__context__"]
+IS_CONTEXT_HIDDEN = BaseException.__dict__["__suppress_context__"]
 
 
 def later(instant: int, ns: int) -> int:
@@ -215,10 +226,10 @@ def check_task(task: Any) -> int:
     raise TypeError(f"task must be a plain callable, got the coroutine function {task!r}")
 
 
-def check_rule(when: Any) -> int:
-    """Refuse coroutine functions, which would give no instant."""
-    if is_async(when):
-        raise TypeError(f"when must be a plain callable, got the coroutine function {when!r}")
+def check_plain(called: Any, name: str) -> int:
+    """Refuse a coroutine function where an answer is wanted: what it gives is no instant, no wait, and true."""
+    if called is not None and is_async(called):
+        raise TypeError(f"{name} must be a plain callable, got the coroutine function {called!r}")
     return 0
 
 
@@ -265,6 +276,17 @@ def deliver(future: Future[Any], value: Any) -> int:
         future.set_result(value)
     except BaseException:
         complain("a future could not take its result")
+        retell(future, future.set_result, value)
+    return 0
+
+
+def retell(future: Future[Any], tell: Callable[[Any], None], outcome: Any) -> int:
+    """Tell a future its outcome once more: for want of memory it stopped half-way, perhaps, and somebody waits."""
+    with suppress(BaseException):
+        if not future.done():
+            tell(outcome)
+        with future._condition:
+            future._condition.notify_all()
     return 0
 
 
@@ -277,8 +299,8 @@ def without_traceback(error: BaseException) -> None:
         if next_error is None or id(next_error) in seen:
             continue
         seen.add(id(next_error))
-        next_error.__traceback__ = None
-        chain += [next_error.__cause__, next_error.__context__]
+        TRACEBACK.__set__(next_error, None)
+        chain += [CAUSE.__get__(next_error), CONTEXT.__get__(next_error)]
 
 
 def to_raise(error: BaseException) -> BaseException:
@@ -293,9 +315,8 @@ def to_raise(error: BaseException) -> BaseException:
             fresh.__dict__.update(error.__dict__)
         except Exception:
             return error
-    fresh.__cause__ = error.__cause__
-    fresh.__context__ = error.__context__
-    fresh.__suppress_context__ = error.__suppress_context__
+    for part in (CAUSE, CONTEXT, IS_CONTEXT_HIDDEN):
+        part.__set__(fresh, part.__get__(error))
     return fresh
 
 
@@ -305,23 +326,26 @@ def blame(broken: BaseException, raised: BaseException) -> None:
     cause: BaseException | None = raised
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        cause = cause.__cause__
+        cause = CAUSE.__get__(cause)
     last = broken
     while id(last) not in seen:  # seen already: the policy raised the task's error, or from it
         seen.add(id(last))
-        if last.__cause__ is None:
-            last.__cause__ = raised
+        cause = CAUSE.__get__(last)
+        if cause is None:
+            CAUSE.__set__(last, raised)
             return
-        last = last.__cause__
+        last = cause
 
 
 def revoke(future: Future[Any]) -> int:
     """Cancel the future of a job that will not run, and release who waits for it."""
-    try:
-        if future.cancel():
-            future.set_running_or_notify_cancel()
-    except BaseException:
-        complain("a future could not be cancelled")
+    for _ in range(2):  # as in `retell`
+        try:
+            if future.cancel():
+                future.set_running_or_notify_cancel()
+            return 0
+        except BaseException:
+            complain("a future could not be cancelled")
     return 0
 
 
@@ -352,11 +376,12 @@ def choice(value: Any, choices: dict[str, Any], name: str) -> Any:
 
 def count_of(value: Any, name: str) -> int:
     """An int of 1 or more."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    count = index_of(value)
+    if count is None:
         raise TypeError(f"{name} must be an int, got {value!r}")
-    if value < 1:
+    if count < 1:
         raise ValueError(f"{name} must be 1 or more, got {value!r}")
-    return min(value, NEVER)
+    return min(count, NEVER)
 
 
 def acquire_until(lock: Any, deadline: int | None) -> bool:
@@ -461,7 +486,7 @@ class Extras:
         self.run_anyway = False  # whatever comes of them
         self.culprit: Any = None  # id of the job that let this one down; not the job: a chain of them may be long
         self.culprit_state = CANCELLED  # how that one ended
-        self.dependents: list[Job] | None = None
+        self.dependents: list[Any] | None = None  # [this job, when it has ended; the next list to be told; Job, ...]
         # Time limit.
         self.timeout = 0  # ns that a run may take; 0: no limit
         self.limit_id = -1  # its timer in the agenda's other timetable
@@ -539,7 +564,7 @@ class Extras:
         """`instant` plus jitter, by a generator of the job's own, since no Python may be called under the lock."""
         if self.jitter == 0:
             return instant
-        self.seed = (self.seed * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
+        self.seed = (self.seed * SEED_FACTOR + SEED_STEP) & NEVER  # the constants have names to have a C type, too
         chance = self.seed >> 32  # the better half of this generator, 31 bits
         # `jitter * chance >> 31` within 64 bits. A remainder would be uneven, and as short as the seed is.
         return later(instant, (self.jitter >> 31) * chance + ((self.jitter & 0x7FFFFFFF) * chance >> 31))
@@ -587,6 +612,9 @@ class Job:
 
     def __init__(self) -> None:
         raise TypeError("a Job is made by a schedule method of an Agenda or a Scheduler")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Job cannot be copied or pickled: it is a handle on what its agenda does")
 
     # What a driver of its own calls: `job.task(*job.args, **job.kwargs)`.
 
@@ -774,6 +802,9 @@ class Job:
         return f"<Job {self.id!r}: {self.status}, run_at={self.run_at}, attempts={self.attempts}>"
 
 
+seal(Job)
+
+
 class Round:
     """What one round of the lock leaves to do after it. Filled under the lock, where all fields are None before.
 
@@ -790,7 +821,6 @@ class Round:
         "crowded",
         "dependents",
         "drained",
-        "ended",
         "error",
         "event",
         "forgotten",
@@ -830,8 +860,7 @@ class Round:
         self.when: Any = None
         self.forgotten: Job | None = None  # the job that the history has dropped for it
         self.error: BaseException | None = None  # a last_error that has been replaced
-        self.ended: Any = None  # a Job with jobs that come after it
-        self.dependents: list[Job] | None = None
+        self.dependents: list[Any] | None = None  # of a job that has ended: see `Extras`
         self.waiters: list[Any] | None = None  # locks of threads that wait for it
         self.stoppers: list[Any] | None = None  # locks of tasks that wait to be stopped
         self.future: Future[Any] | None = None  # to be cancelled: its job will not run
@@ -914,11 +943,7 @@ class Round:
         if self.told_error is not None:
             self.told_error = None
         if self.dependents is not None:
-            ended = self.ended
-            dependents = self.dependents
-            self.ended = None
-            self.dependents = None
-            agenda._tell_dependents(ended, dependents)
+            self.pass_on(agenda)
         if self.waiters is not None:
             notify(self.waiters)
             self.waiters = None
@@ -933,6 +958,21 @@ class Round:
         if self.crowded:
             agenda._tidy()
             self.crowded = False
+        return 0
+
+    def pass_on(self, agenda: Agenda) -> int:
+        """Tell the jobs that come after the one that has ended, before those who wait for it."""
+        dependents = self.dependents
+        waiters = self.waiters
+        stoppers = self.stoppers
+        drained = self.drained
+        self.dependents = self.waiters = self.stoppers = self.drained = None
+        try:
+            agenda._tell_dependents(dependents, self)
+        finally:
+            self.waiters = waiters
+            self.stoppers = stoppers
+            self.drained = drained
         return 0
 
 
@@ -963,6 +1003,17 @@ class Agenda:
     1
     """
 
+    def __cinit__(self, *args: Any, **kwargs: Any) -> None:
+        # Compiled, what every call goes to without a look is there from the first moment, also where a class that is
+        # derived from this one leaves out `__init__`: then the calls find no clock, and that is all.
+        if cython.compiled or not hasattr(self, "_tt"):
+            self._tt = Timetable()
+            self._line = ReadyLine(self._tt)
+            self._made = False
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an Agenda cannot be copied or pickled")
+
     def __init__(
         self,
         clock: Callable[[], int] = time.monotonic_ns,
@@ -979,15 +1030,27 @@ class Agenda:
             raise TypeError(f"wall_clock must be callable, got {wall_clock!r}")
         if retry is not None and not callable(retry):
             raise TypeError(f"retry must be callable or None, got {retry!r}")
+        check_plain(clock, "clock")
+        check_plain(wall_clock, "wall_clock")
+        check_plain(retry, "retry")
         kept = index_of(history)
         if kept is None:
             raise TypeError(f"history must be an int, got {history!r}")
         if kept < 0:
             raise ValueError(f"history must be 0 or more, got {history!r}")
         age = limit_ns(history_age, "history_age")
+        if age is not None and age < 0:
+            raise ValueError(f"history_age must be 0 or more, got {history_age!r}")
         unlimited = max_waiting is None or (isinstance(max_waiting, float) and max_waiting == math.inf)
-        self._max_waiting = NEVER if unlimited else count_of(max_waiting, "max_waiting")
-        self._tt = Timetable()
+        bound = NEVER if unlimited else count_of(max_waiting, "max_waiting")
+        if not cython.compiled:
+            self.__cinit__()
+        with self._tt.lock:
+            made = self._made
+            self._made = True
+        if made:
+            raise TypeError("an Agenda is made once, its __init__ cannot be called again")
+        self._max_waiting = bound
         self._limits: Any = None  # a Timetable: ends of time limits; the lock of _tt guards it, as everything
         self._wall: Any = None  # a Timetable: runs due at a date; made by the first, under the one lock too
         self._wall_clock = wall_clock
@@ -1000,7 +1063,6 @@ class Agenda:
         self._doubtful_from = 0  # what that clock showed then
         self._asking = 0  # how many of these rules are being asked
         self._doubt_is_new = False  # the watcher has not yet sent somebody to ask
-        self._line = ReadyLine(self._tt)
         self._clock = clock
         self._monotonic = clock is time.monotonic_ns
         self._last_now = 0
@@ -1023,7 +1085,7 @@ class Agenda:
         self._places = 0  # how many runs a scheduler lets go at once
         self._closed = False
         self._unstarted = 0  # cancelled by the end
-        self._expired: list[Job] = []  # whose run has passed its limit, between `_watch` and `_expire_one`
+        self._expired: list[Any] = []  # whose run has passed its limit, between `_watch` and `_expire_one`
         # For `stats` and `on`.
         self._skipped = 0
         self._started = 0
@@ -1287,7 +1349,7 @@ class Agenda:
         now = self._now()
         calendar = is_calendar(when)
         if not calendar:
-            check_rule(when)
+            check_plain(when, "when")
         extras = self._with_options(
             self._extras_for(task, args, kwargs, id, retry),
             key,
@@ -1417,8 +1479,11 @@ class Agenda:
                     raise TypeError(f"kwargs must have str keys, got {kwargs!r}")
         if id is not None and type(id) is not str:
             raise TypeError(f"id must be a str or None, got {id!r}")
-        if retry is not None and retry is not DEFAULT and not callable(retry):
-            raise TypeError(f"retry must be callable or None, got {retry!r}")
+        if retry is not None and retry is not DEFAULT:
+            if not callable(retry):
+                raise TypeError(f"retry must be callable or None, got {retry!r}")
+            if type(retry) is FUNCTION:  # of an object it would take longer than all the rest
+                check_plain(retry, "retry")
         extras = Extras()
         extras.name = id
         if kwargs is not None and given:
@@ -1465,6 +1530,7 @@ class Agenda:
                 extras.lane.parked = ReadyLine(self._tt)  # it may wait for a run of its own that has passed its limit
         if is_failure is not None and not callable(is_failure):
             raise TypeError(f"is_failure must be callable or None, got {is_failure!r}")
+        check_plain(is_failure, "is_failure")
         extras.is_failure = is_failure
         if context is not None and not isinstance(context, contextvars.Context):
             raise TypeError(f"context must be a contextvars.Context or None, got {context!r}")
@@ -1569,10 +1635,12 @@ class Agenda:
         worker = None
         watcher = None
         spares: list[Any] | None = None
+        round: Any = None
         if upstream is not None:
+            round = Round()  # here: when the job has been added, nothing may fail any more
             spares = []
             for _ in upstream:  # no comprehension: Cython 3.3 lets go of an item twice when its list cannot grow
-                spares.append((Extras(), []))
+                spares.append((Extras(), [None, None]))
         while True:
             with self._tt.lock:
                 done = self._enter(job, extras, run_at, priority, now, upstream, spares)
@@ -1581,6 +1649,8 @@ class Agenda:
                     if self._armed_at != AWAKE:
                         # Not run_at: what went straight to the ready line is not the watcher's business.
                         watcher = self._watcher_to_wake(self._soonest())
+                elif extras is not None:
+                    self._drop_timers(extras)  # it is refused, or taken again with room for both
             if done == NO_LINE and extras is not None:
                 extras.lane.parked = ReadyLine(self._tt)
                 continue
@@ -1598,7 +1668,7 @@ class Agenda:
         if done != ADDED:
             self._refuse(done, job, extras, upstream)
         if extras is not None and extras.culprit is not None:
-            self._let_down(job)
+            self._let_down(job, round)
         return job
 
     def _refuse(self, done: int, job: Job, extras: Extras | None, upstream: list[Any] | None) -> None:
@@ -1643,50 +1713,109 @@ class Agenda:
             return FULL
         if not self._tt._has_room(1):
             return NO_ROOM
-        name = None
-        dated = False
-        if extras is not None:
-            name = extras.name
-            dated = extras.dated
-            if name is not None:
-                other = self._names.get(name)
-                if other is not None and other._state <= RUNNING:
-                    return DUPLICATE
-            done = self._enter_options(job, extras, upstream)
+        direct = self._workers and run_at <= now and upstream is None
+        if extras is None:
+            self._place(job, run_at, priority, now, direct, False)
+        else:
+            done = self._enter_with(job, extras, run_at, priority, now, direct, upstream, spares)
             if done != ADDED:
                 return done
-        direct = self._workers and run_at <= now and upstream is None and not dated
+        if job._id < 0:
+            return -1
+        job._entered = ENTERED
+        if extras is not None:
+            if extras.lane is not None:
+                extras.lane.jobs += 1
+            if upstream is not None:
+                job._entered = HELD_BACK
+                self._held_back += 1
+                if extras.culprit is None and extras.blockers == 0:
+                    self._arm_next(job, extras)
+            elif extras.dated:
+                job._entered = NOWHERE
+                self._arm_next(job, extras)
+        return ADDED
+
+    def _place(self, job: Job, run_at: int, priority: int, now: int, direct: bool, held: bool) -> int:
+        """Give a new job an id, or -1, and an entry unless it is `held`: if `direct`, in the ready line.
+
+        Caller holds the lock.
+        """
         if direct and now > self._due_until:
             self._due_until = now
         if direct and self._tt._next() <= now:
             # What is due already goes first; if that is more than one round's work, this job waits behind it.
             self._line._promote(now, PROMOTED)
             direct = self._tt._next() > now
-        if direct or dated or upstream is not None:
+        if direct or held:
             job._id = self._tt._occupy(priority, job)
             if direct and job._id >= 0 and not self._line._put(run_at, self._tt._ticket(job._id), job._id):
                 self._tt._release(job._id)
                 job._id = -1
         else:
             job._id = self._tt._add(run_at, priority, job)
-        if job._id < 0:
-            if extras is not None:
-                self._drop_timers(extras)
-            return -1
-        job._entered = NOWHERE if dated else ENTERED
-        if extras is not None:
-            if name is not None:
-                self._names[name] = job
-            if extras.lane is not None:
-                self._lanes[extras.key] = extras.lane
-                extras.lane.jobs += 1
-            if upstream is not None:
-                job._entered = HELD_BACK
-                self._held_back += 1
-                self._depend(job, extras, upstream, spares)
-            elif dated:
-                self._arm_next(job, extras)
-        return ADDED
+        return 0
+
+    def _enter_with(
+        self,
+        job: Job,
+        extras: Extras,
+        run_at: int,
+        priority: int,
+        now: int,
+        direct: bool,
+        upstream: list[Any] | None,
+        spares: list[Any] | None,
+    ) -> int:
+        """Do the same for a job with extras: all of it, or nothing. Caller holds the lock."""
+        other: Any = None
+        if extras.name is not None:
+            other = self._names.get(extras.name)
+            if other is not None and other._state <= RUNNING:
+                return DUPLICATE
+        try:
+            done = self._enter_options(job, extras, upstream)
+            if done == ADDED:
+                self._register(job, extras, upstream, spares)
+                held = extras.dated or upstream is not None
+                self._place(job, run_at, priority, now, direct and not held, held)
+                if job._id < 0:
+                    done = -1
+        except MemoryError:
+            done = -1
+        if done != ADDED:
+            self._unregister(job, extras, other, upstream)
+        return done
+
+    def _register(self, job: Job, extras: Extras, upstream: list[Any] | None, spares: list[Any] | None) -> int:
+        """Enter a new job wherever there may be no memory for that. Caller holds the lock."""
+        if extras.name is not None:
+            self._names[extras.name] = job
+        if extras.lane is not None:
+            self._lanes[extras.key] = extras.lane
+        if upstream is not None:
+            self._depend(job, extras, upstream, spares)
+        return 0
+
+    def _unregister(self, job: Job, extras: Extras, other: Job | None, upstream: list[Any] | None) -> int:
+        """Take back `_register`, also a half of it; `other` had the name. Caller holds the lock."""
+        if extras.name is not None and self._names.get(extras.name) is job:
+            if other is None:
+                del self._names[extras.name]
+            else:
+                self._names[extras.name] = other
+        if extras.lane is not None:
+            self._forget_lane(extras)
+        if upstream is not None:
+            for k in range(len(upstream)):
+                before: Any = self._find(upstream[k])
+                if before is not None and before._extras is not None and before._extras.dependents is not None:
+                    dependents: list[Any] = before._extras.dependents
+                    if dependents[len(dependents) - 1] is job:
+                        dependents.pop()
+            extras.blockers = 0
+            extras.culprit = None
+        return 0
 
     def _enter_options(self, job: Job, extras: Extras, upstream: list[Any] | None) -> int:
         """The lane of the key, known jobs before this one, and a timer for the time limit. Caller holds the lock."""
@@ -1704,18 +1833,17 @@ class Agenda:
                         return NO_LINE
                     lane.parked = extras.lane.parked
                 extras.lane = lane  # the spare one is referred to by nobody's finalizer
-        if extras.timeout > 0 and extras.limit_id < 0:
+        if extras.timeout > 0:
             if not self._limits._has_room(1):
                 return NO_ROOM
             extras.limit_id = self._limits._occupy(0, job)
             if extras.limit_id < 0:
                 return -1
-        if extras.dated and extras.wall_id < 0:
+        if extras.dated:
             if not self._wall._has_room(1):
                 return NO_ROOM
             extras.wall_id = self._wall._occupy(0, job)  # held, and so armed at any time without memory
             if extras.wall_id < 0:
-                self._drop_timers(extras)
                 return -1
             self._wall_jobs += 1
         return ADDED
@@ -1736,7 +1864,10 @@ class Agenda:
     # ------------------------------------------------------------ changing and asking
 
     def _depend(self, job: Job, extras: Extras, upstream: list[Any], spares: Any) -> int:
-        """Hang a new job on those it comes after. Caller holds the lock and has made sure that they are known."""
+        """Hang a new job on those it comes after. Caller holds the lock and has made sure that they are known.
+
+        Raises: MemoryError; then it hangs on the first of them.
+        """
         for k in range(len(upstream)):
             other: Any = self._find(upstream[k])
             if other._state <= RUNNING:
@@ -1748,20 +1879,20 @@ class Agenda:
                 extras.blockers += 1
             elif other._state != SUCCEEDED and not extras.run_anyway and extras.culprit is None:
                 self._blame(extras, other)
-        if extras.culprit is None and extras.blockers == 0:
-            self._arm_next(job, extras)
         return 0
 
     def _blame(self, extras: Extras, other: Job) -> int:
         """Note which job let this one down. Caller holds the lock."""
         theirs = other._extras
-        extras.culprit = other._id if theirs is None or theirs.name is None else theirs.name
+        try:
+            extras.culprit = other._id if theirs is None or theirs.name is None else theirs.name
+        except MemoryError:  # for an int; that some job let this one down is more than its number
+            extras.culprit = "?"
         extras.culprit_state = other._state
         return 0
 
-    def _let_down(self, job: Job) -> int:
+    def _let_down(self, job: Job, round: Round) -> int:
         """A new job comes after one that has not succeeded: it ends as it begins."""
-        round = Round()
         with self._tt.lock:
             if job._state <= RUNNING:
                 self._end(job, CANCELLED, round)
@@ -1769,23 +1900,27 @@ class Agenda:
         round.finish(self)
         return 0
 
-    def _tell_dependents(self, upstream: Job, dependents: list[Job]) -> int:
-        """A job has ended: arm those that waited for it alone, cancel those it lets down, and so on down from them."""
-        round = Round()
-        work = [(upstream, dependents)]
-        while work:
-            upstream, dependents = work.pop()
-            for job in dependents:
-                self._upstream_ended(job, upstream, round)
+    def _tell_dependents(self, dependents: Any, round: Round) -> int:
+        """A job has ended: arm those that waited for it alone, cancel those it lets down, and so on down from them.
+
+        A chain may be long, so it is gone down in a loop; the lists refer to each other, for no memory may be wanted
+        here: nobody would tell those that are left.
+        """
+        while dependents is not None:
+            upstream: Job = dependents[0]
+            following = dependents[1]
+            for k in range(2, len(dependents)):
+                self._upstream_ended(dependents[k], upstream, round)
                 if round.dependents is not None:
-                    work.append((job, round.dependents))  # in this loop, not in `finish`: a chain may be long
+                    round.dependents[1] = following
+                    following = round.dependents
                     round.dependents = None
-                    round.ended = None
                 round.finish(self)
             with self._tt.lock:
                 self._telling -= 1
                 self._conclude(round)
             round.finish(self)
+            dependents = following
         return 0
 
     def _upstream_ended(self, job: Job, upstream: Job, round: Round) -> int:
@@ -2055,6 +2190,7 @@ class Agenda:
         bit = choice(event, EVENTS, "event")
         if not callable(listener):
             raise TypeError(f"listener must be callable, got {listener!r}")
+        check_plain(listener, "listener")
         entry = [listener]  # an identity of its own: a listener may be given twice
         self._change_listeners(bit, entry, None)
         return partial(self._change_listeners, bit, None, entry)
@@ -2195,6 +2331,7 @@ class Agenda:
                 if bound == NO_BOUND:
                     bound = self._tt._counter + 1
                 job = self._take(now, bound)
+                future = None if job is None or job._extras is None else job._extras.future
                 crowded = self._tt._crowded()
             if crowded:
                 self._tidy()
@@ -2202,6 +2339,14 @@ class Agenda:
                 taken.pop()
                 break
             taken[len(taken) - 1] = job
+            if future is not None:
+                try:
+                    if not self._is_wanted(job, future, Round()):
+                        taken.pop()
+                        left += 1
+                except BaseException:
+                    complain("a future could not be told of its run")
+                job = future = None  # here: the next round of the lock might drop the last reference
         return taken
 
     def finished(
@@ -2218,9 +2363,10 @@ class Agenda:
 
         Raises: UnknownJobId; ValueError if that run was not taken or, without `run`, no run of the job is going.
         """
-        if error is not None and not isinstance(error, BaseException):
+        if error is not None and not issubclass(type(error), BaseException):  # a mock may say that it is one
             raise TypeError(f"error must be an exception or None, got {error!r}")
-        if run is not None and (isinstance(run, bool) or not isinstance(run, int)):
+        number = 0 if run is None else index_of(run)
+        if number is None:
             raise TypeError(f"run must be an int or None, got {run!r}")
         found = self._known(job)
         with self._tt.lock:
@@ -2228,17 +2374,45 @@ class Agenda:
             attempts = found._attempts
         if run is None and going == 0:
             raise ValueError(f"job must have a run that is going, got {found!r}")
-        if run is not None and not 1 <= run <= attempts:
+        if run is None:
+            number = attempts
+        elif not 1 <= number <= attempts:
             raise ValueError(f"run must be the number of a run that was taken, got {run!r}")
-        number = attempts if run is None else run
         if going == 0:
             return
+        before = here.round
+        round = self._flight(found, Round())
+        round.run = number
+        round.outer = before
+        here.round = round  # until it is booked the run goes on here: what is asked about its end may shut down
+        try:
+            self._finish(found, number, error, value, round)
+        finally:
+            here.round = before
+
+    def _finish(self, job: Job, run: int, error: BaseException | None, value: Any, round: Round) -> int:
         if error is None:
-            error = self._verdict(found, value)
+            error = self._verdict(job, value)
         if error is None:
-            self._succeed(found, number, value, Round())
+            future = self._future_of(job)
+            if future is not None:
+                deliver(future, value)
+            self._succeed(job, run, value, round)
         else:
-            self._fail(found, number, error, True, Round())
+            self._fail(job, run, error, True, round)
+        return 0
+
+    def _future_of(self, job: Job) -> Any:
+        """The future of a submitted job, or None."""
+        with self._tt.lock:
+            return None if job._extras is None else job._extras.future
+
+    def _is_wanted(self, job: Job, future: Any, round: Round) -> bool:
+        """Tell a future that its run starts. False: it was cancelled, and so the run did not start after all."""
+        if future.set_running_or_notify_cancel():
+            return True
+        self._retract(job, round)
+        return False
 
     def _verdict(self, job: Job, value: Any) -> BaseException | None:
         """The error that a result counts as, by the job's `is_failure`, or that this raised; else None."""
@@ -2299,7 +2473,12 @@ class Agenda:
                 break
             left -= count
         if is_back:
-            self._doubt_all(wall_now)
+            try:
+                self._doubt_all(wall_now)
+            except MemoryError:
+                with self._tt.lock:
+                    self._unsettled = self._restless = True  # the next look does it
+                raise
         self._wall._tidy()
         return 0
 
@@ -2410,7 +2589,9 @@ class Agenda:
     def _log_rule(self, job: Job, broken: BaseException) -> int:
         with suppress(BaseException):
             logger.error(
-                "the rule of job %r failed; the job ends", job.id, exc_info=(type(broken), broken, broken.__traceback__)
+                "the rule of job %r failed; the job ends",
+                job.id,
+                exc_info=(type(broken), broken, TRACEBACK.__get__(broken)),
             )
         without_traceback(broken)
         return 0
@@ -2563,21 +2744,32 @@ class Agenda:
                 if crowded:
                     self._tidy()
                 return count
-            count += 1
             error = None
             value = None
+            future = None if extras is None else extras.future
             try:
+                if future is not None and not self._is_wanted(job, future, round):
+                    job = task = args = extras = future = None
+                    continue
                 if self._listening:
                     self._tell_taken(job)
                 value = self._invoke(task, args, extras, round)
+                if future is not None:
+                    deliver(future, value)
+                    value = None
             except BaseException as raised:
                 error = raised
+            count += 1
             # Dropped here, not in the next round of the lock: the last reference may be one of these.
-            task = args = extras = None
-            if error is None:  # noqa: SIM108 (two outcomes, not a choice of values)
-                error = self._succeed(job, run, value, round)
-            else:
-                error = self._fail(job, run, error, True, round)
+            task = args = extras = future = None
+            try:
+                if error is None:
+                    error = self._succeed(job, run, value, round)  # type: ignore[arg-type]
+                else:
+                    error = self._fail(job, run, error, True, round)  # type: ignore[arg-type]
+            except BaseException as thrown:
+                self._book_lost(round, thrown)  # for want of memory, say, it may have come before the booking
+                raise
             round.job = None
             round.late = False
             if error is not None:
@@ -2830,7 +3022,7 @@ class Agenda:
         """
         raised = error
         refused = False  # the policy failed
-        spare = Extras()
+        spare = Extras() if job._extras is None else None
         with self._tt.lock:
             if job._extras is None:
                 job._extras = spare
@@ -2841,7 +3033,7 @@ class Agenda:
             if job._state != RUNNING or job._going == 0 or run != job._attempts or self._closed:
                 policy = None  # the outcome changes nothing, or nothing starts any more
         wait = -1
-        if policy is not None and isinstance(error, Exception):
+        if policy is not None and issubclass(type(error), Exception):
             try:
                 answer = policy(attempt, error)
                 if answer is not None:
@@ -2865,11 +3057,12 @@ class Agenda:
             state = job._state
             if state == SCHEDULED and wait >= 0:
                 wait = job._run_at - end  # not the policy's answer if the job was rescheduled while it ran
-        trace = error.__traceback__
-        again: BaseException | None = error if isinstance(error, (KeyboardInterrupt, SystemExit)) else None
+        trace = TRACEBACK.__get__(error)
+        again: BaseException | None = error if issubclass(type(error), (KeyboardInterrupt, SystemExit)) else None
         if again is not None:
             with suppress(BaseException):  # of user code, which has a say in how it is copied
-                again = to_raise(error).with_traceback(trace)
+                again = to_raise(error)
+                TRACEBACK.__set__(again, trace)
         try:
             if future is not None:  # from then on the error is another thread's
                 if current:
@@ -2877,6 +3070,7 @@ class Agenda:
                         future.set_exception(error)
                     except BaseException:
                         complain("a future could not take its error")
+                        retell(future, future.set_exception, error)
             else:
                 if current:
                     self._log(job, attempt, error, refused, state, wait)
@@ -2889,16 +3083,17 @@ class Agenda:
             again = trace = None  # if the policy raised the error, this frame is in it
 
     def _log(self, job: Job, attempt: int, error: BaseException, refused: bool, state: int, wait: int) -> None:
-        trace = (type(error), error, error.__traceback__)
-        if refused:
-            logger.error("the retry policy of job %r failed after attempt %d", job.id, attempt, exc_info=trace)
-        elif state == SCHEDULED and wait >= 0:
-            seconds = wait / SECOND_NS
-            logger.warning("job %r failed in attempt %d; next in %g s", job.id, attempt, seconds, exc_info=trace)
-        elif state == FAILED:
-            logger.error("job %r failed for good in attempt %d", job.id, attempt, exc_info=trace)
-        else:
-            logger.error("a run of repeating job %r failed; it carries on", job.id, exc_info=trace)
+        trace = (type(error), error, TRACEBACK.__get__(error))
+        with suppress(BaseException):  # a log handler is user code, too: as in `complain`
+            if refused:
+                logger.error("the retry policy of job %r failed after attempt %d", job.id, attempt, exc_info=trace)
+            elif state == SCHEDULED and wait >= 0:
+                seconds = wait / SECOND_NS
+                logger.warning("job %r failed in attempt %d; next in %g s", job.id, attempt, seconds, exc_info=trace)
+            elif state == FAILED:
+                logger.error("job %r failed for good in attempt %d", job.id, attempt, exc_info=trace)
+            else:
+                logger.error("a run of repeating job %r failed; it carries on", job.id, exc_info=trace)
 
     def _book(
         self,
@@ -3066,7 +3261,7 @@ class Agenda:
                 extras.lane.jobs -= 1
                 self._forget_lane(extras)
             if extras.dependents is not None:
-                round.ended = job
+                extras.dependents[0] = job
                 round.dependents = extras.dependents
                 extras.dependents = None
                 self._telling += 1
@@ -3351,7 +3546,8 @@ class Agenda:
                 wall_at = carried(self._wall._next(), wall_now, now)
             limit_at = NEVER if self._limits is None else self._limits._next()
             if limit_at <= now:
-                self._expired.append(self._limits._item(self._limits._take_due_id(now)))
+                self._expired.append(None)  # the place first: a limit that is taken and has none would never be booked
+                self._expired[len(self._expired) - 1] = self._limits._item(self._limits._take_due_id(now))
                 sleep = -3
             elif self._is_over():
                 sleep = -2
@@ -3379,9 +3575,15 @@ class Agenda:
 
     def _expire_one(self, substitute: bool) -> bool:
         """Book a run that has passed its time limit. True: its worker will leave when it ends, `substitute` stays."""
+        round = Round()
         with self._tt.lock:
             job = self._expired.pop() if len(self._expired) > 0 else None
-        return job is not None and self._book_overdue(job, substitute, Round())
+        try:
+            if job is not None:
+                self._book_overdue(job, substitute, round)
+        except BaseException:
+            complain("a run past its time limit could not be booked")
+        return round.overdue
 
     def _expire_due(self, now: int) -> None:
         """Book the runs that have passed their limit, for drivers without a watcher."""
@@ -3429,6 +3631,8 @@ class Agenda:
         future = None
         run = 0
         arriving = True
+        if self._is_replaced(round):
+            return False
         while True:
             now = self._now_or_last()
             following = None
@@ -3458,7 +3662,7 @@ class Agenda:
                     else:
                         round.nominal = extras.nominal
                         future = extras.future
-                elif self._closed:
+                elif self._closed or self._idle_count == len(self._idle):
                     stop = True
                 else:
                     self._idle[self._idle_count] = park  # one place for each worker: `_attach`
@@ -3472,10 +3676,8 @@ class Agenda:
             following = None
             error = None
             try:
-                if future is not None and not future.set_running_or_notify_cancel():
-                    task = args = extras = None
-                    self._retract(job, round)
-                    job = future = None
+                if future is not None and not self._is_wanted(job, future, round):
+                    job = task = args = extras = future = None
                     continue
                 if self._listening:
                     self._tell_taken(job)
@@ -3500,10 +3702,14 @@ class Agenda:
                     job = error = None
             # Dropped here, not in the next round of the lock: the last reference may be one of these.
             task = args = extras = future = None
-            if round.late:
-                round.late = False
-                if not self._closed:
-                    return False  # the run had passed its time limit: a substitute works in place of this thread
+            if round.late and self._is_replaced(round):
+                return False
+
+    def _is_replaced(self, round: Round) -> bool:
+        """Whether the last run of a worker had passed its time limit: then a substitute works in place of it."""
+        late = round.late and not self._closed
+        round.late = False
+        return late
 
     def _recover(self, round: Round, error: BaseException) -> None:
         """Book the run that a worker lost to an error that was thrown into its thread outside the task."""

@@ -20,5 +20,8 @@ class FailedResult(Exception):
     """A task returned a value that `is_failure` counts as a failure; it is in `value`."""
 
     def __init__(self, value: object) -> None:
-        super().__init__(f"the result counts as a failure: {value!r}")
+        super().__init__(value)
         self.value = value
+
+    def __str__(self) -> str:  # when it is asked for: to be printed is the value's own code, and may take long
+        return f"the result counts as a failure: {self.value!r}"

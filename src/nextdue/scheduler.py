@@ -32,9 +32,9 @@ from . import agenda as _pure
 from ._backend import Agenda, Job
 from ._options import JobOptions, RateOptions, RecurringOptions, RepeatOptions, Seconds
 from ._reports import Event, JobInfo, Stats, here
-from ._units import SECOND, limit_ns
+from ._units import SECOND, index_of, limit_ns, positive_ns
 from ._waits import LONGEST_WAIT
-from .agenda import acquire_until, complain, deliver
+from .agenda import acquire_until, complain, reading
 from .recurrence import Cron, Recurrence
 from .retry import RetryPolicy
 from .status import Status
@@ -49,7 +49,9 @@ UNTOLD_WAIT = 60.0  # longest sleep on an injected clock that cannot tell when i
 UNTOLD_STEP = 5 * SECOND
 TOLD_STEP = 60 * SECOND
 PATIENCE = 1.0  # seconds that a rule may take before another thread asks the next one
+SHORTEST_PAUSE = 0.001  # before a thread that had an error goes on
 LONGEST_PAUSE = 1.0  # between tries of a watcher whose clock fails
+MOST_WORKERS = 2**15  # more threads than a process gets on most systems; without a bound a slip asks for all there are
 
 
 class Shutdown(NamedTuple):
@@ -75,7 +77,8 @@ class Scheduler(Executor):
     """Run jobs when they are due, on a fixed number of threads, or in another executor.
 
     Args:
-        workers: how many runs may go at once, 1 or more; by default as `ThreadPoolExecutor` has it.
+        workers: how many runs may go at once, 1..32768; by default as `ThreadPoolExecutor` has it. If the system has
+            not so many threads, RuntimeError is raised, and those that were started end.
         clock, wall_clock: as for `Agenda`. One with `subscribe(callback)`, as `ManualClock` has it, wakes the scheduler
             when it is moved; on another injected clock a sleep is at most 60 s. While jobs follow the wall clock, a
             sleep is at most 5 s, or 60 s where the system tells that the clock was set (Linux).
@@ -110,12 +113,15 @@ class Scheduler(Executor):
         agenda: Agenda | None = None,
         name: str = "nextdue",
     ) -> None:
+        if hasattr(self, "_agenda"):
+            raise TypeError("a Scheduler is made once, its __init__ cannot be called again")
         if workers is None:
             workers = min(32, (os.cpu_count() or 1) + 4)
-        if isinstance(workers, bool) or not isinstance(workers, int):
+        count = index_of(workers)
+        if count is None:
             raise TypeError(f"workers must be an int or None, got {workers!r}")
-        if workers < 1:
-            raise ValueError(f"workers must be 1 or more, got {workers!r}")
+        if not 1 <= count <= MOST_WORKERS:
+            raise ValueError(f"workers must be from 1 to {MOST_WORKERS}, got {workers!r}")
         if not isinstance(name, str):
             raise TypeError(f"name must be a str, got {name!r}")
         if executor is not None and not isinstance(executor, Executor) and not callable(executor):
@@ -138,19 +144,20 @@ class Scheduler(Executor):
                 "history, history_age and max_waiting must be left out where an agenda is given: it has its own"
             )
         clock = agenda._clock_of()
-        subscribe = getattr(clock, "subscribe", None)
-        subscribe_wall = getattr(agenda._wall_clock_of(), "subscribe", None)
+        reading(clock(), "clock")  # what is no clock is refused here: its threads could only log that they have none
+        subscribe = _subscription_of(clock)
+        subscribe_wall = _subscription_of(agenda._wall_clock_of())
         park = _parked()
         crew = _Crew(agenda, name, has_workers=executor is None)
         exact_wall = agenda._wall_clock_of() is time.time_ns
         watcher = _Watcher(crew, park, exact=clock is time.monotonic_ns, exact_wall=exact_wall)
         runs: list[tuple[str, Callable[[], None]]] = [("watcher", watcher.run)]
         if executor is None:
-            hands = [_Worker(agenda) for _ in range(workers)]
+            hands = [_Worker(agenda) for _ in range(count)]
             runs += [(f"worker-{k}", worker.run) for k, worker in enumerate(hands)]
             self._parks = [park, *(worker.park for worker in hands)]
         else:
-            dispatcher = _Dispatcher(agenda, executor, workers)
+            dispatcher = _Dispatcher(agenda, executor, count)
             runs.append(("dispatcher", dispatcher.run))
             self._parks = [park, dispatcher.park]
         self._threads = crew.threads
@@ -163,14 +170,19 @@ class Scheduler(Executor):
                 thread = threading.Thread(target=gate.enter, args=(run,), name=f"{name}-{suffix}", daemon=True)
                 thread.start()
                 self._threads.append(thread)
-            may_be_idle = workers if executor is None else 1
-            agenda._attach(park, may_be_idle, workers, subscribe is not None, subscribe_wall is not None)
+            may_be_idle = count if executor is None else 1
+            agenda._attach(park, may_be_idle, count, subscribe is not None, subscribe_wall is not None)
             for tell in (subscribe, subscribe_wall):
                 if tell is not None:
-                    self._unsubscribe.append(tell(agenda._poke))
+                    end = tell(agenda._poke)
+                    if not callable(end):
+                        raise TypeError(f"subscribe of a clock must return a callable, got {end!r}")
+                    self._unsubscribe.append(end)
             gate.is_good = True
         except BaseException:
+            gate.is_good = False
             agenda._detach(park)
+            _unsubscribe(self._unsubscribe)
             raise
         finally:
             gate.lock.release()
@@ -237,6 +249,8 @@ class Scheduler(Executor):
         ...     report(), str(scheduler.status("hourly"))
         ('said', 'scheduled')
         """
+
+        positive_ns(period, "period")  # here: `@scheduler.every` without a period would take the function for it
 
         def decorate(task: F) -> F:
             first = period if initial_delay is None else initial_delay
@@ -370,10 +384,11 @@ class Scheduler(Executor):
         """
         limit = limit_ns(timeout, "timeout")
         deadline = None if limit is None else time.monotonic_ns() + limit
+        wait, cancel_futures = bool(wait), bool(cancel_futures)
         agenda = self._agenda
         if agenda._is_orphaned():
             return Shutdown(False, agenda._count_left(), 0)
-        ended = self._end(bool(cancel_futures))
+        ended = self._end(cancel_futures)
         excused, kept = _runs_here(agenda)
         if wait and ended:
             waiter = _parked()
@@ -415,6 +430,9 @@ class Scheduler(Executor):
             f"unclosed scheduler {self!r}; call shutdown(), or use it in a with statement", ResourceWarning, source=self
         )
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a Scheduler cannot be copied or pickled: its threads are its own")
+
     def __repr__(self) -> str:
         return f"<Scheduler on {self._agenda!r}>"
 
@@ -443,9 +461,19 @@ def _close(agenda: Agenda, parks: list[Any], unsubscribes: list[Callable[[], Non
     for park in parks:  # all: a call that a signal handler interrupts may owe one of them its wake-up
         with contextlib.suppress(RuntimeError):  # it is awake, or will be
             park.release()
-    for unsubscribe in unsubscribes:
+    _unsubscribe(unsubscribes)
+
+
+def _subscription_of(clock: Callable[[], int]) -> Any:
+    """How to subscribe to a clock, or None where it does not tell when it is moved."""
+    subscribe = getattr(clock, "subscribe", None)
+    return subscribe if callable(subscribe) else None
+
+
+def _unsubscribe(ends: list[Callable[[], None]]) -> None:
+    for end in ends:
         try:
-            unsubscribe()
+            end()
         except BaseException:
             complain("the clock's subscription could not be ended")
 
@@ -475,6 +503,12 @@ def _runs_here(agenda: Agenda) -> tuple[int, int]:
     return runs, int(_here.agenda is agenda and runs > 0)  # the others are inside `run_due`
 
 
+def _mention(message: str) -> None:
+    """Log, for who debugs, the error being handled; as `complain`."""
+    with contextlib.suppress(BaseException):
+        logger.debug(message, exc_info=True)
+
+
 def _sharpen() -> None:
     """Set this thread's timer slack to 1 ns: by default Linux adds 50 us to each timed wait."""
     if sys.platform == "linux":
@@ -494,22 +528,24 @@ class _Crew:
 
     def substitute(self) -> None:
         """A run has passed its time limit: book that, and work in place of its worker, on a thread of its own."""
-        self.threads[:] = [thread for thread in self.threads if thread.is_alive()]
-        thread = threading.Thread(target=self.stand_in, name=f"{self.name}-substitute", daemon=True)
+        thread = None
         try:
+            self.threads[:] = [thread for thread in self.threads if thread.is_alive()]
+            thread = threading.Thread(target=self.stand_in, name=f"{self.name}-substitute", daemon=True)
             self.threads.append(thread)  # first: a listener that it calls may shut the scheduler down
             thread.start()
-        except RuntimeError:
-            self.threads.remove(thread)
+        except Exception:  # RuntimeError: no thread; MemoryError: not even that
+            if thread in self.threads:
+                self.threads.remove(thread)
             complain("no thread could be started as a substitute for a worker")
             self.agenda._expire_one(False)
 
     def helper(self, what: str, run: Callable[[], None]) -> threading.Thread | None:
         """A thread for user code that may hang; nobody waits for its end. None if no thread is to be had."""
-        thread = threading.Thread(target=run, name=f"{self.name}-{what}", daemon=True)
         try:
+            thread = threading.Thread(target=run, name=f"{self.name}-{what}", daemon=True)
             thread.start()
-        except RuntimeError:
+        except Exception:
             complain("no thread could be started for %s", what)
             return None
         return thread
@@ -528,13 +564,16 @@ class _Crew:
                     break
 
     def stand_in(self) -> None:
-        needed = False
-        try:
-            needed = self.agenda._expire_one(self.has_workers)
-        except BaseException:
-            complain("a run past its time limit could not be booked")
-        if needed and self.has_workers:
-            _Worker(self.agenda).run()
+        worker = None
+        with contextlib.suppress(MemoryError):  # first: who is booked as a substitute has to work
+            worker = _Worker(self.agenda) if self.has_workers else None
+        needed = self.agenda._expire_one(worker is not None)
+        while needed and worker is not None:
+            try:
+                worker.run()
+                needed = False
+            except BaseException:
+                pass  # thrown into the thread before it minds that itself
 
 
 class _Watcher:
@@ -562,7 +601,7 @@ class _Watcher:
             self.agenda._look_at_least(TOLD_STEP)
         except Exception:
             self.can_tell = False
-            logger.debug("steps of the wall clock are noticed by looking", exc_info=True)
+            _mention("steps of the wall clock are noticed by looking")
 
     def run(self) -> None:
         try:
@@ -575,19 +614,20 @@ class _Watcher:
         try:
             _sharpen()
         except Exception:
-            logger.debug("the timer slack stays as it is", exc_info=True)
-        pause = 0.001
+            _mention("the timer slack stays as it is")
+        pause = SHORTEST_PAUSE
         while True:
             try:
                 while (sleep := self.agenda._watch()) != -2:
-                    pause = 0.001  # the clock is well
+                    pause = SHORTEST_PAUSE  # the clock is well
                     if self.can_tell and self.agenda._follows_wall() != (self.steps is not None):
                         self.watch_steps()
                         continue
                     if sleep == -3:
                         self.crew.substitute()
                     elif sleep == -4:
-                        self.crew.helper("rules", self.crew.ask_rules)
+                        if self.crew.helper("rules", self.crew.ask_rules) is None:
+                            self.crew.ask_rules()
                     elif sleep < 0:
                         self.park.acquire()
                     elif sleep > 0:
@@ -624,19 +664,28 @@ class _Worker:
                     self.agenda._close(False)  # a clock that went back may have sent a ready job back to the timetable
                 return
             except BaseException as thrown:  # into the thread, outside a task
-                lost = thrown if lost is None else None  # what the recovery itself raises is not recovered from
+                # What the recovery itself raises is not recovered from, unless time will help.
+                lost = thrown if lost is None or isinstance(thrown, MemoryError) else None
                 complain("a worker was disturbed; it goes on")
+                if isinstance(thrown, MemoryError):
+                    time.sleep(SHORTEST_PAUSE)
 
 
-_flights: dict[int, Any] = {}  # rounds of the runs in foreign pools of this process, by a number
+# Rounds of the runs in foreign pools, by (process, number): the child of a fork has those of before, and not its own.
+_flights: dict[tuple[int, int], Any] = {}
 
 
 def _call_here(
-    key: int, flight: int, task: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], context: Any
+    key: int,
+    flight: tuple[int, int],
+    task: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    context: Any,
 ) -> Any:
     """Run a task in a foreign pool, and note on its thread, if that is one of this process, whose it is."""
     before = _here.call_of, here.round
-    round = _flights.get(flight)
+    round = _flights.get(flight) if flight[0] == os.getpid() else None
     _here.call_of, here.round = key, None if round is None else round.inside(here.round)
     try:
         return (contextvars.Context() if context is None else context).run(task, *args, **kwargs)
@@ -700,9 +749,9 @@ class _Dispatcher:
             self.agenda._tell_start(job)
             inner = self.submit(self.agenda._round_of(job), task, args, kwargs, context)
         except BaseException as error:
-            self.ended(job, run, future, error, None, place)
+            self.ended(job, run, error, None, place)
             return
-        inner.add_done_callback(lambda inner: self.done(job, run, future, inner, place))
+        inner.add_done_callback(lambda inner: self.done(job, run, inner, place))
 
     def recover(self, error: BaseException) -> None:
         """Book the run that was lost to an error thrown into this thread between its take and its hand-over."""
@@ -717,11 +766,14 @@ class _Dispatcher:
     ) -> Future[Any]:
         if self.executor is None:
             self.executor = self.make()
-        flight = id(round)
+        flight = os.getpid(), id(round)
         _flights[flight] = round
-        call = (_call_here, id(self.agenda), flight, task, args, kwargs, context)
-        inner = self.hand_over(call)
-        inner.add_done_callback(lambda _: _flights.pop(flight, None))
+        try:
+            inner = self.hand_over((_call_here, id(self.agenda), flight, task, args, kwargs, context))
+            inner.add_done_callback(lambda _: _flights.pop(flight, None))
+        except BaseException:
+            _flights.pop(flight, None)
+            raise
         return inner
 
     def hand_over(self, call: tuple[Any, ...]) -> Future[Any]:
@@ -731,7 +783,8 @@ class _Dispatcher:
         except BrokenExecutor:
             if self.factory is None:
                 raise
-            logger.warning("the pool is broken; a new one takes its place")
+            with contextlib.suppress(BaseException):  # as in `complain`
+                logger.warning("the pool is broken; a new one takes its place")
             self.executor.shutdown(wait=False)
             self.executor = None  # a factory that fails is asked again for the next job
             self.executor = self.make()
@@ -745,24 +798,22 @@ class _Dispatcher:
         _precede_process_pools()
         return made
 
-    def done(self, job: Job, run: int, future: Future[Any] | None, inner: Future[Any], place: object) -> None:
+    def done(self, job: Job, run: int, inner: Future[Any], place: object) -> None:
         try:
             error = inner.exception()
         except BaseException as cancelled:  # the pool was shut down by its owner
             error = cancelled
-        self.ended(job, run, future, error, None if error is not None else inner.result(), place)
+        self.ended(job, run, error, None if error is not None else inner.result(), place)
 
-    def ended(
-        self, job: Job, run: int, future: Future[Any] | None, error: BaseException | None, value: Any, place: object
-    ) -> None:
+    def ended(self, job: Job, run: int, error: BaseException | None, value: Any, place: object) -> None:
         """Book a run, on the pool's thread. Nothing goes out from here: it could end that thread."""
         before, _here.call_of = _here.call_of, id(self.agenda)  # a policy may call shutdown, and its run still counts
         try:
-            if future is not None and error is None:
-                deliver(future, value)
             self.agenda.finished(job, error, value=value, run=run)
-        except BaseException:
+        except BaseException as thrown:
             complain("the end of a run was disturbed")
+            with contextlib.suppress(Exception):  # it may have come before the booking; a second one changes nothing
+                self.agenda.finished(job, error or thrown, run=run)
         finally:
             _here.call_of = before
             self.leave(place)
