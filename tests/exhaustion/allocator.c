@@ -1,7 +1,10 @@
 /* To be preloaded: an allocator that runs out of memory when it is told to.
  *
  * exhaust(nth, least, times): of the allocations of `least` bytes or more that this thread makes from now on, the nth
- * (from 0) fails and those after it, `times` in all. relent(): no more do; returns how many have failed. */
+ * (from 0) fails and those after it, `times` in all. relent(): no more do; returns how many have failed.
+ *
+ * exhaust_everywhere(nth): of the allocations that all threads make from now on, but for those of threads that called
+ * spare(), the nth fails, and no other. relent_everywhere(): none does; returns whether it has failed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stddef.h>
@@ -36,8 +39,39 @@ long relent(void)
     return failures;
 }
 
+static volatile long before_failure_everywhere = -1, failures_everywhere;
+OWN int spared;
+
+void spare(int on)
+{
+    spared = on;
+}
+
+void exhaust_everywhere(long nth)
+{
+    failures_everywhere = 0;
+    before_failure_everywhere = nth;
+}
+
+long relent_everywhere(void)
+{
+    before_failure_everywhere = -1;
+    return failures_everywhere;
+}
+
+static int fails_everywhere(void)
+{
+    if (before_failure_everywhere < 0 || spared || __atomic_fetch_sub(&before_failure_everywhere, 1, __ATOMIC_SEQ_CST) != 0)
+        return 0;
+    failures_everywhere = 1;
+    errno = ENOMEM;
+    return 1;
+}
+
 static int fails(size_t size)
 {
+    if (fails_everywhere())
+        return 1;
     if (before_failure < 0 || size < least_size)
         return 0;
     if (before_failure > 0) {

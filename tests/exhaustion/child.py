@@ -15,6 +15,7 @@ import random
 import sys
 import threading
 import traceback
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from nextdue.testing import ManualClock
 allocator = ctypes.CDLL(None)
 allocator.exhaust.argtypes = [ctypes.c_long, ctypes.c_size_t, ctypes.c_long]
 allocator.relent.restype = ctypes.c_long
+allocator.exhaust_everywhere.argtypes = [ctypes.c_long]
+allocator.relent_everywhere.restype = ctypes.c_long
 
 MANY = 1400  # more than a chunk of slots, and than the heap alone takes
 DUE = 500_000  # half of them
@@ -220,6 +223,94 @@ def schedule_on_workers(workers: Workers) -> None:
         workers.schedule()
 
 
+def fail() -> None:
+    raise ValueError
+
+
+def again(attempt: int, error: BaseException) -> float | None:
+    return 0.0001 if attempt < 3 else None
+
+
+def slots(at: int) -> int:
+    return at + 400_000
+
+
+def hear(event: object) -> None:
+    pass
+
+
+class Threads:
+    """A scheduler on the real clock, in any thread of which, or in this one, an allocation fails.
+
+    What the operation hangs on a list has been added, and has to end; a run that meets the failure may fail.
+    """
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler(workers=2, agenda=stack.Agenda())
+        self.jobs: list[Any] = [None] * MANY
+        self.count = 0
+
+    def add(self, call: Any, *args: object, **options: object) -> None:
+        """Nothing is lost between the call and the list: storing needs no memory."""
+        try:
+            self.jobs[self.count] = call(*args, **options)
+        except MemoryError:
+            return
+        self.count += 1
+
+    def verify(self) -> None:
+        for job in self.jobs:
+            assert job is None or job.wait(60), (job, self.scheduler.stats())
+        assert self.scheduler.submit(pow, 2, 3).result(60) == 8
+        assert self.scheduler.shutdown(timeout=60) == (True, 0, 0)
+        stats = self.scheduler.stats()
+        assert stats.waiting == stats.ready == stats.running == stats.cancelled == 0, stats
+        assert stats.succeeded + stats.failed == self.count + 1, (stats, self.count)
+
+
+def fail_everywhere(threads: Threads) -> None:
+    for _ in range(10):
+        threads.add(threads.scheduler.schedule, fail)
+        threads.add(threads.scheduler.schedule, fail, retry=again)
+
+
+def order_everywhere(threads: Threads) -> None:
+    for k in range(10):
+        after = None if threads.count == 0 else [threads.jobs[threads.count - 1]]
+        policy = "cancel" if after is None else "run"
+        threads.add(
+            threads.scheduler.schedule,
+            int,
+            id=f"job {k}",
+            key=k % 3,
+            after=after,
+            on_upstream_failure=policy,
+            jitter=1e-4,
+        )
+
+
+def repeat_everywhere(threads: Threads) -> None:
+    for _ in range(4):
+        threads.add(threads.scheduler.schedule_at_fixed_rate, int, 0, 0.0005, max_runs=4)
+        threads.add(threads.scheduler.schedule_with_fixed_delay, fail, 0, 0.0005, max_runs=4)
+        threads.add(threads.scheduler.schedule_recurring, int, slots, max_runs=4)
+
+
+def hear_everywhere(threads: Threads) -> None:
+    for event in ("started", "succeeded", "failed"):
+        try:  # noqa: SIM105 (suppress() needs memory itself)
+            threads.scheduler.on(event, hear)
+        except MemoryError:
+            pass
+    for k in range(20):
+        threads.add(threads.scheduler.schedule, fail if k % 4 == 0 else int, delay=k % 3 * 0.0005)
+
+
+# Not with futures: their own lock is held for good where memory fails between its `__enter__` and its `__exit__`.
+EVERYWHERE = [fail_everywhere, order_everywhere, repeat_everywhere, hear_everywhere]
+STRIDE = 13  # of their allocations that fail, one in each turn
+
+
 # operation, what it starts from, the least size of an allocation that fails, how many of them fail
 SCENES = [
     (operation, prepare, least, times)
@@ -269,6 +360,31 @@ def play(operation, prepare, least: int, times: int) -> tuple[int, list[str]]:
     return met, faults
 
 
+def play_everywhere(operation) -> tuple[int, list[str]]:
+    """The same with one failure in any of the threads."""
+    met, faults = 0, []
+    for turn in range(60):
+        threads = Threads()
+        gc.collect()
+        allocator.exhaust_everywhere(turn * STRIDE + turn % STRIDE)
+        try:  # noqa: SIM105 (suppress() needs memory itself)
+            operation(threads)
+        except MemoryError:
+            pass
+        allocator.spare(1)  # to look at it is no part of it
+        try:
+            for job in threads.jobs:
+                assert job is None or job.wait(60), (job, threads.scheduler.stats())
+            met += allocator.relent_everywhere()
+            threads.verify()
+        except BaseException as error:
+            place = traceback.extract_tb(error.__traceback__)[-1].line
+            faults.append(f"failure {turn}: {error!r} at {place!r}")
+        allocator.relent_everywhere()
+        allocator.spare(0)
+    return met, faults
+
+
 def main() -> None:
     logging.disable(logging.CRITICAL)
     report = {}
@@ -276,7 +392,10 @@ def main() -> None:
         name = f"{operation.__name__}, {'once' if times == 1 else 'from then on'}"
         if len(sys.argv) < 3 or operation.__name__ in sys.argv[2:]:
             report[name] = play(operation, prepare, least, times)
-    assert threading.active_count() == 1
+    for operation in EVERYWHERE:
+        if operation.__name__ in sys.argv[2:]:
+            report[operation.__name__] = play_everywhere(operation)
+    assert not [thread for thread in threading.enumerate()[1:] if thread.is_alive()]
     print(json.dumps(report))
 
 
