@@ -396,3 +396,37 @@ def test_run_whose_process_was_killed_counts_as_an_attempt(stack, processes, cap
         assert job.wait(PATIENCE)
         assert (job.status, job.attempts) == (Status.FAILED, 3)
         assert isinstance(job.last_error, BrokenExecutor)
+
+
+def test_future_that_is_cancelled_before_its_turn_counts_as_no_run(scheduler):
+    hold, running = threading.Event(), threading.Semaphore(0)
+    for _ in range(2):
+        scheduler.submit(lambda: running.release() or hold.wait(PATIENCE))
+        assert running.acquire(timeout=PATIENCE)
+    assert scheduler.submit(int).cancel()
+    hold.set()
+    assert scheduler.wait_idle(PATIENCE)
+    stats = scheduler.stats()
+    assert (stats.started, stats.cancelled, sum(stats.lag.counts.values())) == (2, 1, 2)
+
+
+def test_promise_12_waiter_for_a_job_that_is_cancelled_with_its_future_as_it_is_taken_is_released(scheduler):
+    waited = []
+    hold, running = threading.Event(), threading.Semaphore(0)
+    for _ in range(2):
+        scheduler.submit(lambda: running.release() or hold.wait(PATIENCE))
+        assert running.acquire(timeout=PATIENCE)
+    future = scheduler.submit(int)
+    (job,) = [info.job for info in scheduler.jobs() if info.status is Status.SCHEDULED]
+    with future._condition:  # its worker stops at the future, which it asks before it begins
+        hold.set()
+        while job.status is not Status.RUNNING:
+            threading.Event().wait(0.001)
+        assert job.cancel()
+        assert future.cancel()
+        waiter = threading.Thread(target=lambda: waited.append(job.wait(PATIENCE)))
+        waiter.start()
+        waiter.join(0.1)  # it waits: the run is not over
+        assert waited == []
+    waiter.join(PATIENCE / 2)
+    assert waited == [True]

@@ -3731,9 +3731,12 @@ class Agenda:
             job._attempts -= 1
             self._runs -= 1
             self._started -= 1
+            self._lags[lag_bucket(job._started_at - job._run_at)] -= 1
             if job._state == RUNNING:
                 self._end(job, CANCELLED, round)
                 round.future = None  # it is cancelled already; the job still refers to it
+            elif job._going == 0:
+                round.waiters = self._waiters_of(job)  # it was cancelled as it was taken
             self._conclude(round)
         round.finish(self)
         return 0
