@@ -54,6 +54,7 @@ cdef class Timetable:
     cdef int64_t _gap           # no page below it may be given a chunk
     cdef uint32_t _first_gen    # where generations begin on a page past the last one
     cdef Annex _annex           # records of slots whose page has no chunk; a page past the last may have some too
+    cdef bint _guarded          # by an agenda's lock, the one of its first timetable, in place of its own
     cdef bint _tidying          # some thread is at it, round by round; no other needs to
     cdef object _collected      # unused: a Python attribute makes this a type that the collector visits
     cdef object __weakref__

@@ -351,7 +351,7 @@ cdef void cut_array(cnp.ndarray array, Py_ssize_t n):
 
 cdef inline void expect_lock(Timetable table) noexcept nogil:
     """In a debug build: the caller holds the lock, or at least somebody does."""
-    if DEBUG and not table.lock.locked():
+    if DEBUG and not table._guarded and not table.lock.locked():
         Py_FatalError("the lock of a timetable must be held")
 
 

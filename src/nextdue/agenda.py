@@ -1545,6 +1545,8 @@ class Agenda:
     def _make_limits(self) -> None:
         """The other timetable, for time limits, made by the first job that has one."""
         limits = Timetable()
+        if cython.compiled:
+            limits._guarded = True  # type: ignore[attr-defined]
         with self._tt.lock:
             if self._limits is None:
                 self._limits = limits
@@ -1554,6 +1556,8 @@ class Agenda:
         if self._wall is not None:
             return
         wall = Timetable()
+        if cython.compiled:
+            wall._guarded = True  # type: ignore[attr-defined]
         offset = carried(self._wall_now(), now, 0)
         with self._tt.lock:
             if self._wall is None:
