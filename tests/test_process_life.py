@@ -311,6 +311,20 @@ def test_threads_that_fork_at_once_give_every_lock_back(run):
     assert run(script) == ["15 {0} 0 0 0"]
 
 
+def test_threads_of_a_scheduler_import_nothing(run):
+    """The child of a fork that came meanwhile would wait for that import for ever."""
+    script = """
+        from datetime import UTC, datetime, timedelta
+        there = set(sys.modules)
+        with make() as scheduler:
+            scheduler.schedule(int, at=datetime.now(UTC)).result(20)
+            scheduler.schedule(int, at=datetime.now(UTC) + timedelta(days=1))
+            scheduler.submit(int).result(20)
+        say(*sorted(set(sys.modules) - there))
+    """
+    assert run(script) == [""]
+
+
 @needs_fork
 def test_child_of_a_fork_makes_its_own_scheduler(run):  # B210
     script = (

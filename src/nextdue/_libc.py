@@ -1,11 +1,13 @@
-"""The C library, loaded once: what `ctypes` makes for it is a ring, which only the collector would free."""
+"""The C library, loaded once: what `ctypes` makes for it is a ring, which only the collector would free.
+
+Loaded here, and this module by no thread of ours: the child of a fork that comes while a thread imports, or loads a
+library, would wait for it for ever.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+import os
+from typing import Any
 
-
-@cache
-def libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None

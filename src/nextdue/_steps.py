@@ -35,12 +35,11 @@ def step_timer() -> int:
 
     Raises: OSError, or AttributeError on a system without it.
     """
-    system = libc()
-    fd: int = system.timerfd_create(CLOCK_REALTIME, TFD_CLOEXEC)
+    fd: int = libc.timerfd_create(CLOCK_REALTIME, TFD_CLOEXEC)
     if fd < 0:
         raise OSError(ctypes.get_errno(), "timerfd_create failed")
     spec = _Itimerspec(_Timespec(0, 0), _Timespec(FAR, 0))
-    if system.timerfd_settime(fd, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, ctypes.byref(spec), None) != 0:
+    if libc.timerfd_settime(fd, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, ctypes.byref(spec), None) != 0:
         error = ctypes.get_errno()
         os.close(fd)
         raise OSError(error, "timerfd_settime failed")

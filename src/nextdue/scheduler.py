@@ -39,6 +39,10 @@ from .recurrence import Cron, Recurrence
 from .retry import RetryPolicy
 from .status import Status
 
+with contextlib.suppress(ImportError):  # without ctypes: the threads do without what these give
+    from ._libc import libc
+    from ._steps import Steps
+
 logger = logging.getLogger("nextdue")
 
 T = TypeVar("T")
@@ -512,9 +516,7 @@ def _mention(message: str) -> None:
 def _sharpen() -> None:
     """Set this thread's timer slack to 1 ns: by default Linux adds 50 us to each timed wait."""
     if sys.platform == "linux":
-        from ._libc import libc  # here: ctypes is not for everybody
-
-        libc().prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK
+        libc.prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK
 
 
 class _Crew:
@@ -595,8 +597,6 @@ class _Watcher:
             steps.close()
             return
         try:
-            from ._steps import Steps  # here: ctypes is not for everybody
-
             self.steps = Steps(self.agenda._poke, f"{self.crew.name}-steps")
             self.agenda._look_at_least(TOLD_STEP)
         except Exception:

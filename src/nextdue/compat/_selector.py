@@ -29,11 +29,10 @@ def kernel_timer() -> tuple[int, Callable[[int], object]]:
         fd = system.timerfd_create(time.CLOCK_MONOTONIC, flags=TFD_CLOEXEC)
         settime_ns = system.timerfd_settime_ns
         return fd, lambda at: settime_ns(fd, flags=TFD_TIMER_ABSTIME, initial=at)
-    library = libc()
-    fd = library.timerfd_create(time.CLOCK_MONOTONIC, TFD_CLOEXEC)
+    fd = libc.timerfd_create(time.CLOCK_MONOTONIC, TFD_CLOEXEC)
     if fd < 0:
         raise OSError(ctypes.get_errno(), "timerfd_create failed")
-    settime = library.timerfd_settime
+    settime = libc.timerfd_settime
     spec = _Itimerspec(_Timespec(0, 0), _Timespec(0, 0))
     value, address = spec.value, ctypes.byref(spec)
 
