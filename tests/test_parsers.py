@@ -20,7 +20,7 @@ from nextdue.cli._access_log import MalformedLine, parse_line, read_requests
 
 REASONS = re.compile(
     r"neither a line of an access log nor unix_seconds,client"
-    r"|no such time: .{26}.*|time must be in the years 1970 to 2262, got -?\d+ s",
+    r"|no such time: .+|time must be in the years 1970 to 2262, got -?\d+ s",
     re.DOTALL,
 )
 LINE = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326 "http://x/" "Mozilla"'

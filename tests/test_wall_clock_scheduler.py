@@ -148,6 +148,7 @@ def test_cron_decorates_a_function_that_stays_plain(scheduler, wall):
 
     wall.set_ns(ns("2025-01-02 08:00"))
     turns.wait()
+    assert scheduler.wait_idle(PATIENCE)
     assert greet(turns) == "good morning"
     assert str(scheduler.status("morning")) == "scheduled"
 
