@@ -307,8 +307,8 @@ def test_jobs_that_workers_run_leave_nothing(stack, what):  # B137
         grown(work, many(20_000, 5_000))
         scheduler.shutdown()
     """
-    # Workers may hold what they have just run, and the threads have their own pools of memory; without the GIL also what
-    # another thread has let go of: a thousand or two, however many turns there were.
+    # Workers may hold what they have just run, and the threads have their own pools of memory; without the GIL also
+    # what another thread has let go of: a thousand or two, however many turns there were.
     assert_flat(stack.name, script, kept=2_500 if FREE_THREADED else 300)
 
 
