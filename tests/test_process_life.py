@@ -627,12 +627,8 @@ def test_signal_handler_inside_the_calls_of_a_timetable_may_make_the_same_calls(
 
 
 @pytest.mark.parametrize("wait", [False, True])
-def test_promise_16_signal_handler_inside_the_calls_of_a_scheduler_may_make_the_same_calls_and_end_it(run, stack, wait):
+def test_promise_16_signal_handler_inside_the_calls_of_a_scheduler_may_make_the_same_calls_and_end_it(run, wait):
     """It adds, moves, cancels and asks inside whatever it interrupts; at last it shuts down, inside that, too."""
-    if stack.name == "pure":
-        pytest.skip(
-            "interpreted rules can be torn anywhere, under the lock too: about one storm in forty ends in a wait"
-        )
     script = (
         STORM
         + f"""
@@ -682,16 +678,16 @@ def test_promise_16_signal_handler_that_the_lock_is_held_around_ends_the_schedul
     script = """
         scheduler = make()
         table = scheduler._agenda._tt
-        add, answers = table._add, []
+        occupy, answers = table._occupy, []
         def handler(*_):
             answers.extend((scheduler.wait_idle(), *scheduler.shutdown()))
         signal.signal(signal.SIGUSR1, handler)
         def interrupted(*arguments):
-            timer_id = add(*arguments)
+            timer_id = occupy(*arguments)
             if not answers:
                 signal.raise_signal(signal.SIGUSR1)
             return timer_id
-        table._add = interrupted
+        table._occupy = interrupted
         job = scheduler.schedule(int, delay=1e6)
         say(*answers)
         say(job.wait(30), job.status.name, *scheduler.shutdown())

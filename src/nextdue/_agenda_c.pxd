@@ -434,7 +434,7 @@ cdef class Agenda:
     cdef int _turn_by_rule(self, Job job, Extras extras, bint failed, Round round) except -1
     cdef int _arm_next(self, Job job, Extras extras) except -1
 
-    @cython.locals(place=int)
+    @cython.locals(before=int, place=int)
     cdef int _arm_wall(self, Job job, Extras extras) except -1
 
     @cython.locals(instant=int64_t)
@@ -476,16 +476,15 @@ cdef class Agenda:
     cdef int _enter(
         self, Job job, Extras extras, int64_t run_at, int priority, int64_t now, list upstream, list spares
     ) except -2
-    cdef int _place(self, Job job, int64_t run_at, int priority, int64_t now, bint direct, bint held) except -1
+    cdef int _place(self, Job job, int64_t run_at, int priority, bint direct, bint held) except -1
 
-    @cython.locals(other=Job, held=bint, done=int)
+    @cython.locals(other=Job, done=int)
     cdef int _enter_with(
         self,
         Job job,
         Extras extras,
         int64_t run_at,
         int priority,
-        int64_t now,
         bint direct,
         list upstream,
         list spares,
@@ -541,13 +540,18 @@ cdef class Agenda:
     cdef object _run_all(self, int64_t now, Round round)
     cdef object _invoke(self, object task, object args, Extras extras, Round round)
 
-    @cython.locals(job=Job, extras=Extras, timer_id=int64_t)
+    @cython.locals(job=Job, extras=Extras, timer_id=int64_t, due_at=int64_t, bucket=int)
     cdef Job _take(self, int64_t now, uint64_t bound)
+
+    @cython.locals(bucket=int)
+    cdef int _untake(self, Job job) except -1
 
     @cython.locals(lane=Lane)
     cdef bint _admit(self, Job job, Extras extras, int64_t now) except -1
 
-    @cython.locals(timer_id=int64_t)
+    cdef int _park(self, Job job, Lane lane, int64_t now) except -1
+
+    @cython.locals(job=Job, timer_id=int64_t)
     cdef int _call_next(self, Lane lane) except -1
 
     cdef int _put_back(self, Job job) except -1
@@ -555,13 +559,15 @@ cdef class Agenda:
     @cython.locals(lane=Lane)
     cdef int _forget_lane(self, Extras extras) except -1
 
-    @cython.locals(planned=int64_t)
+    @cython.locals(planned=int64_t, following=int64_t)
     cdef int _depart(self, Job job, Extras extras, int64_t now) except -1
     cdef int _arm_planned(self, Job job, Extras extras) except -1
 
-    @cython.locals(place=int)
-    cdef int _arm(self, Job job, int64_t run_at) except -1
-    cdef int _place_of(self, Job job) noexcept
+    @cython.locals(place=int, goes_on=bint)
+    cdef bint _arm(self, Job job, int64_t run_at) except -1
+
+    @cython.locals(is_ready=bint, place=int)
+    cdef int _move_out(self, Job job) noexcept
     cdef int _vacate(self, Job job, int place) except -1
 
     @cython.locals(extras=Extras, end=int64_t, overdue=bint)
@@ -593,7 +599,7 @@ cdef class Agenda:
     ) except -1
 
     @cython.locals(place=int, extras=Extras)
-    cdef int _end(self, Job job, int state, Round round) except -1
+    cdef bint _end(self, Job job, int state, Round round) except -1
 
     @cython.locals(extras=Extras, victim=Job)
     cdef Job _remember(self, Job job)

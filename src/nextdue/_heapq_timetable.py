@@ -5,9 +5,11 @@ a list that `heapq` orders; what belongs to an id is a record in a dict. Methods
 their caller holds `lock`.
 
 It is a re-entrant lock, since a finalizer or a signal handler may come in between two steps here and call back. CPython
-lets them in where a Python function begins, after a call, at the end of a loop's turn, and where a tracked object is
-created; not between plain stores and subscripts. So each method computes first, looks, and then commits in stores that
-end with the one step on the heap: whoever comes in finds every waiting timer with its entry.
+lets them in where a Python function begins, after a call of C code, at the end of a loop's turn, and where a tracked
+object is created; not between plain stores and subscripts, and not where a Python function returns to another. So each
+method computes first, looks, and then commits in stores that end with the one step on the heap: whoever comes in finds
+every waiting timer with its entry. An owner does the same: what it has taken out of the heap or of a line is in hand,
+and before it goes on with that it looks whether it still is (`_is_in_hand`).
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ COUNTER_BITS = 52
 COUNTER_MASK = (1 << COUNTER_BITS) - 1
 
 Entry = tuple[int, int, int]  # run_at, seq (12 bits of inverted priority, then a counter), id
+Level = tuple[deque[Entry], list[Entry]]
+
+NO_ENTRIES: Level = (deque(), [])
 
 
 def integer(value: Any, name: str) -> int:
@@ -97,14 +102,18 @@ def ints(values: Any, name: str) -> list[int]:
 
 
 class _Slot:
-    """What belongs to an id: `seq` of its one live entry (0: none), its item, and whether its owner holds it."""
+    """What belongs to an id: `seq` of its one live entry (0: none), its item, and whether its owner holds it.
 
-    __slots__ = ("held", "item", "seq")
+    `line` is the ready line that has the entry of a held one. So whatever kills that entry can say so in the same step.
+    """
+
+    __slots__ = ("held", "item", "line", "seq")
 
     def __init__(self, seq: int, item: object, held: bool) -> None:
         self.seq = seq
         self.item = item
         self.held = held
+        self.line: ReadyLine | None = None
 
 
 class HeapqTimetable:
@@ -174,11 +183,7 @@ class HeapqTimetable:
         timer_id = instant(timer_id, "timer_id")
         at = instant(run_at, "run_at")
         with self.lock:
-            if not self._is_waiting(timer_id):
-                return False
-            try:
-                self._rearm(timer_id, at)
-            except KeyError:  # gone since then
+            if not self._is_waiting(timer_id) or not self._rearm(timer_id, at):
                 return False
         self._tidy()
         return True
@@ -323,8 +328,16 @@ class HeapqTimetable:
     # ------------------------------------------------------------ caller holds the lock
 
     def _is_waiting(self, timer_id: int) -> bool:
-        slot = self._slots.get(timer_id)
-        return slot is not None and not slot.held
+        slots = self._slots
+        return timer_id in slots and not slots[timer_id].held
+
+    def _is_in_hand(self, timer_id: int) -> bool:
+        """Whether a timer that came out of the heap or of a line is still as it was then: nowhere, and with a ticket.
+
+        Who came in since then may have armed it, put it into a line, or ended it.
+        """
+        slots = self._slots
+        return timer_id in slots and slots[timer_id].held and slots[timer_id].line is None and slots[timer_id].seq > 0
 
     def _ticket(self, timer_id: int) -> int:
         """The seq of the timer's one live entry, here or with its owner; 0 if there is none."""
@@ -416,19 +429,34 @@ class HeapqTimetable:
 
     def _give_back(self, entry: Entry) -> None:
         """Undo `_take`; the heap has the room that it had before."""
-        self._slots[entry[2]].held = False
-        self._live += 1
-        heapq.heappush(self._heap, entry)
+        if self._is_in_hand(entry[2]) and self._slots[entry[2]].seq == entry[1]:
+            self._slots[entry[2]].held = False
+            self._live += 1
+            heapq.heappush(self._heap, entry)
 
-    def _rearm(self, timer_id: int, run_at: int) -> None:
-        """Arm a held timer that has a ticket, or move a waiting one: behind equals, with its priority."""
-        slot = self._slots[timer_id]
-        self._counter += 1
-        entry = (run_at, slot.seq & ~COUNTER_MASK | self._counter, timer_id)
-        held, seq = slot.held, slot.seq
+    def _rearm(self, timer_id: int, run_at: int) -> bool:
+        """Arm a held timer that has a ticket, or move a waiting one: behind equals, with its priority.
+
+        Returns: False if it is gone, or its ticket: who came in has ended it.
+        """
+        slot = self._slots.get(timer_id)
+        if slot is None:
+            return False
+        while True:
+            counter = self._counter + 1
+            entry = (run_at, slot.seq & ~COUNTER_MASK | counter, timer_id)
+            if self._counter < counter:
+                break  # else who came in has counted on
+        if slot.seq == 0 or timer_id not in self._slots:
+            return False
+        self._counter = counter
+        held, seq, line = slot.held, slot.seq, slot.line
         self._live += held
         slot.held = False
         slot.seq = entry[1]
+        if line is not None:
+            line._dead += 1
+            slot.line = None
         try:
             heapq.heappush(self._heap, entry)
         except MemoryError:
@@ -436,7 +464,11 @@ class HeapqTimetable:
                 self._live -= held
                 slot.held = held
                 slot.seq = seq
+                if line is not None:
+                    line._dead -= 1
+                    slot.line = line
             raise
+        return True
 
     def _disarm(self, timer_id: int) -> bool:
         """Take the ticket of a waiting or held timer away, for good: its entries are dead. True: it was waiting."""
@@ -445,18 +477,25 @@ class HeapqTimetable:
         self._live -= waited
         slot.held = True
         slot.seq = 0
+        if slot.line is not None:
+            slot.line._dead += 1
+            slot.line = None
         return waited
 
     def _hold(self, timer_id: int) -> None:
-        """Hold a waiting timer, with a new ticket: its entry is dead, and it may be armed again."""
-        slot = self._slots[timer_id]
+        """Hold a waiting timer, with a new ticket, or take one out of its line: its entry is dead, it may be armed."""
+        slot = self._slots.get(timer_id)
+        if slot is None:
+            return
+        if slot.line is not None:
+            slot.line._dead += 1
+            slot.line = None
         if slot.held:
             return
         self._counter += 1
-        seq = slot.seq & ~COUNTER_MASK | self._counter
         self._live -= 1
         slot.held = True
-        slot.seq = seq
+        slot.seq = slot.seq & ~COUNTER_MASK | self._counter
 
     def _take_due_id(self, now: int) -> int:
         """As `_take_due`, where the id is enough; -1 if nothing is due."""
@@ -502,38 +541,51 @@ class ReadyLine:
 
     def __init__(self, timetable: HeapqTimetable) -> None:
         self._timetable = timetable
-        self._levels: dict[int, tuple[deque[Entry], list[Entry]]] = {}
+        self._levels: dict[int, Level] = {}
         self._order: list[int] = []  # heap of the levels that have entries; a stray one is dropped in passing
         self._count = 0
-        self._dead = 0
+        self._dead = 0  # counted by the timetable, in the step that kills an entry
+        self._moves = 0  # how many entries came and went
 
     def _is_live(self, entry: Entry) -> bool:
-        return self._timetable._ticket(entry[2]) == entry[1]
+        slots = self._timetable._slots
+        return entry[2] in slots and slots[entry[2]].seq == entry[1] and slots[entry[2]].line is self
 
     def _put(self, run_at: int, seq: int, timer_id: int) -> bool:
-        """Add an entry; False: no memory for it."""
+        """Add the entry of a timer that is in hand; nothing happens if it is not. False: no memory for it."""
         entry = (run_at, seq, timer_id)
         level = seq >> COUNTER_BITS
+        slots = self._timetable._slots
         try:
-            if level not in self._levels:
-                self._levels.setdefault(level, (deque(), []))
+            while True:
+                if level not in self._levels:
+                    self._levels.setdefault(level, (deque(), []))
+                if level not in self._order:
+                    heapq.heappush(self._order, level)
+                if not self._timetable._is_in_hand(timer_id) or slots[timer_id].seq != seq:
+                    return True
+                if level in self._levels and level in self._order:
+                    break  # else who came in has swept
             ring, spill = self._levels[level]
-            if not ring and not spill:
-                heapq.heappush(self._order, level)  # first: a stray one does no harm
+            slots[timer_id].line = self
+            self._count += 1
+            self._moves += 1
             if not ring or ring[-1] < entry:
                 ring.append(entry)
             else:
                 heapq.heappush(spill, entry)
         except MemoryError:
+            if timer_id in slots and slots[timer_id].line is self and slots[timer_id].seq == seq:
+                slots[timer_id].line = None
+                self._count -= 1
             return False
-        self._count += 1
         return True
 
     def _promote(self, now: int, limit: int) -> int:
         """Take up to `limit` due timers over from the timetable; how many."""
         count = 0
         while count < limit and (entry := self._timetable._take_due(now)) is not None:
-            if not self._put(*entry):
+            if not self._put(entry[0], entry[1], entry[2]):
                 self._timetable._give_back(entry)
                 break
             count += 1
@@ -544,29 +596,31 @@ class ReadyLine:
         slots = self._timetable._slots
         while self._order:
             level = self._order[0]
-            ring, spill = self._levels[level]
+            ring, spill = self._levels[level] if level in self._levels else NO_ENTRIES  # noqa: SIM401 (no call here)
             if not ring and not spill:
                 heapq.heappop(self._order)
                 continue
             from_spill = not ring or (spill and spill[0] < ring[0])
             best = spill[0] if from_spill else ring[0]
-            live = best[2] in slots and slots[best[2]].seq == best[1]
+            live = best[2] in slots and slots[best[2]].seq == best[1] and slots[best[2]].line is self
             if live and best[1] & COUNTER_MASK >= bound:
                 return -1
             self._count -= 1
-            self._dead -= not live
+            self._moves += 1
+            if live:
+                slots[best[2]].line = None
+            else:
+                self._dead -= 1
             if from_spill:
                 heapq.heappop(spill)
             else:
                 ring.popleft()
-            if not ring and not spill and self._order and self._order[0] == level:
-                heapq.heappop(self._order)
             if live:
                 return best[2]
         return -1
 
     def _item(self, timer_id: int) -> Any:
-        """The item of what was just popped."""
+        """The item of what was just popped; None if it is gone."""
         return self._timetable._item(timer_id)
 
     def _waiting(self) -> int:
@@ -574,14 +628,18 @@ class ReadyLine:
 
     def _forget(self) -> None:
         """An entry here has died. Sweep when half are dead: O(1) amortised."""
-        self._dead += 1
         if 2 * self._dead <= self._count:
             return
-        order: list[int] = []
-        levels, self._levels = self._levels, {}
-        self._order = order
-        self._count = self._dead = 0
-        for ring, spill in levels.values():
-            for entry in (*ring, *sorted(spill)):
-                if self._is_live(entry):
-                    self._put(*entry)
+        dead, moves = self._dead, self._moves
+        levels: dict[int, Level] = {}
+        for level, (ring, spill) in list(self._levels.items()):
+            if kept := sorted(filter(self._is_live, (*ring, *spill))):
+                levels[level] = (deque(kept), [])
+        order = sorted(levels)
+        count = sum(len(ring) for ring, _ in levels.values())
+        # Who came in and put, took or killed an entry has made this stale: then the next death tries again.
+        if self._dead == dead and self._moves == moves:
+            self._levels = levels
+            self._order = order
+            self._count = count
+            self._dead = 0

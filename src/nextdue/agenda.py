@@ -12,6 +12,11 @@ never wait for user code): arithmetic, moves of references, dicts with exact `st
 collector tracks, and no reference is dropped that could be the last: what a round of the lock leaves to do (drop, wake,
 notify, tidy) is noted in a `Round` and done after it. "Caller holds the lock." marks what is called inside.
 
+On the pure stack that lock is re-entrant, since a signal handler or a finalizer may come in between two steps here and
+make a call of its own; `_heapq_timetable.py` says where. So what cannot be taken back is done in one run of plain
+stores, right behind a look at what it goes by: a change of `_state` with the counts that belong to it, a job's leaving
+of its place. What only the pure stack has to look at once more stands under `not cython.compiled`.
+
 Where a job's one live entry is:
 
     ENTERED and the slot is waiting     in the timetable
@@ -104,6 +109,83 @@ if not cython.compiled:
 
     def seal(kind: type) -> None:
         """From now on nobody but this module makes one. Interpreted, one that is made elsewhere does no harm."""
+
+    def is_in_hand(tt: Timetable, job: Job, place: int) -> bool:
+        """Whether a job that was taken out of `place` is still as it was then: nobody came in and moved or ended it."""
+        return tt._is_in_hand(job._id) and job._entered == place and job._state <= RUNNING
+
+    def is_free(agenda: Agenda, extras: Extras) -> bool:
+        """Whether nobody has come in and taken the id of a new job, or made another lane for its key."""
+        names, lanes = agenda._names, agenda._lanes
+        if extras.name in names and names[extras.name]._state <= RUNNING:
+            return False
+        return extras.key not in lanes or lanes[extras.key] is extras.lane
+
+    def enter_in_steps(
+        agenda: Agenda,
+        job: Job,
+        extras: Extras | None,
+        run_at: int,
+        priority: int,
+        direct: bool,
+        upstream: list[Any] | None,
+        spares: list[Any] | None,
+    ) -> int:
+        """Enter a new job whose options are made: all of it, or nothing. Caller holds the lock.
+
+        Its entry comes last, when all else is there: who comes in then may take the job and run it.
+        """
+        table, names = agenda._tt, agenda._names
+        job._id = table._occupy(priority, job)
+        if extras is not None and not is_free(agenda, extras):
+            table._release(job._id)
+            return NO_ROOM  # who came in has taken the name, or made a lane for the key: all is looked at again
+        former = names[extras.name] if extras is not None and extras.name in names else None
+        is_counted = False
+        try:
+            if extras is not None:
+                if extras.name is not None:
+                    names[extras.name] = job
+                if extras.lane is not None:
+                    agenda._lanes[extras.key] = extras.lane
+                    extras.lane.jobs += 1
+            is_counted = True
+            if extras is not None and upstream is not None:
+                job._entered = HELD_BACK
+                agenda._held_back += 1
+                extras.blockers = 1  # this here: who comes in may end the first before the second is looked at
+                agenda._depend(job, extras, upstream, spares)
+                extras.blockers -= 1
+                if extras.culprit is None and extras.blockers == 0:
+                    agenda._arm_next(job, extras)
+            elif extras is not None and extras.dated:
+                agenda._arm_next(job, extras)
+            else:
+                job._entered = ENTERED
+                if not direct or not agenda._line._put(run_at, table._ticket(job._id), job._id):
+                    table._rearm(job._id, run_at)
+        except MemoryError:
+            if job._state > RUNNING:
+                return ADDED  # who came in has ended it
+            if job._entered == HELD_BACK:
+                agenda._held_back -= 1
+            job._entered = NOWHERE
+            if extras is not None and extras.lane is not None and is_counted:
+                extras.lane.jobs -= 1
+            table._disarm(job._id)
+            if extras is not None:
+                agenda._unregister(job, extras, former, upstream)
+            table._release(job._id)
+            return -1
+        return ADDED
+
+    def pop_pair(pairs: deque[Any]) -> Any:
+        """Take a job and the instant of its end out of the history, in one step; None if who came in took the last."""
+        try:
+            job, _ = map(deque.popleft, (pairs, pairs))
+        except IndexError:
+            return None
+        return job
 
     def call_in(context: Any, task: Any, args: Any, kwargs: Any) -> Any:
         """Call a task in a context."""
@@ -1717,13 +1799,21 @@ class Agenda:
             return FULL
         if not self._tt._has_room(1):
             return NO_ROOM
-        direct = self._workers and run_at <= now and upstream is None
-        if extras is None:
-            self._place(job, run_at, priority, now, direct, False)
-        else:
-            done = self._enter_with(job, extras, run_at, priority, now, direct, upstream, spares)
-            if done != ADDED:
+        direct = self._workers and run_at <= now and upstream is None and (extras is None or not extras.dated)
+        if direct and now > self._due_until:
+            self._due_until = now
+        if direct and self._tt._next() <= now:
+            # What is due already goes first; if that is more than one round's work, this job waits behind it.
+            self._line._promote(now, PROMOTED)
+            direct = self._tt._next() > now
+        if extras is not None:
+            done = self._enter_with(job, extras, run_at, priority, direct, upstream, spares)
+            if done != ADDED or not cython.compiled:
                 return done
+        elif cython.compiled:
+            self._place(job, run_at, priority, direct, False)
+        else:
+            return enter_in_steps(self, job, extras, run_at, priority, direct, upstream, spares)
         if job._id < 0:
             return -1
         job._entered = ENTERED
@@ -1740,17 +1830,11 @@ class Agenda:
                 self._arm_next(job, extras)
         return ADDED
 
-    def _place(self, job: Job, run_at: int, priority: int, now: int, direct: bool, held: bool) -> int:
+    def _place(self, job: Job, run_at: int, priority: int, direct: bool, held: bool) -> int:
         """Give a new job an id, or -1, and an entry unless it is `held`: if `direct`, in the ready line.
 
         Caller holds the lock.
         """
-        if direct and now > self._due_until:
-            self._due_until = now
-        if direct and self._tt._next() <= now:
-            # What is due already goes first; if that is more than one round's work, this job waits behind it.
-            self._line._promote(now, PROMOTED)
-            direct = self._tt._next() > now
         if direct or held:
             job._id = self._tt._occupy(priority, job)
             if direct and job._id >= 0 and not self._line._put(run_at, self._tt._ticket(job._id), job._id):
@@ -1766,7 +1850,6 @@ class Agenda:
         extras: Extras,
         run_at: int,
         priority: int,
-        now: int,
         direct: bool,
         upstream: list[Any] | None,
         spares: list[Any] | None,
@@ -1779,10 +1862,11 @@ class Agenda:
                 return DUPLICATE
         try:
             done = self._enter_options(job, extras, upstream)
-            if done == ADDED:
+            if not cython.compiled and done == ADDED:
+                done = enter_in_steps(self, job, extras, run_at, priority, direct, upstream, spares)
+            elif done == ADDED:
                 self._register(job, extras, upstream, spares)
-                held = extras.dated or upstream is not None
-                self._place(job, run_at, priority, now, direct and not held, held)
+                self._place(job, run_at, priority, direct, extras.dated or upstream is not None)
                 if job._id < 0:
                     done = -1
         except MemoryError:
@@ -1825,8 +1909,11 @@ class Agenda:
         """The lane of the key, known jobs before this one, and a timer for the time limit. Caller holds the lock."""
         if upstream is not None:
             for k in range(len(upstream)):
-                if self._find(upstream[k]) is None:
+                other = self._find(upstream[k])
+                if other is None:
                     return UNKNOWN
+                if not cython.compiled:
+                    upstream[k] = other  # who comes in may have its id forgotten
         if extras.key is not None:
             lane = self._lanes.get(extras.key)
             if lane is not None:
@@ -1879,8 +1966,8 @@ class Agenda:
                     other._extras = spares[k][0]
                 if other._extras.dependents is None:
                     other._extras.dependents = spares[k][1]
+                extras.blockers += 1  # first: who comes in behind the other step may end that job
                 other._extras.dependents.append(job)
-                extras.blockers += 1
             elif other._state != SUCCEEDED and not extras.run_anyway and extras.culprit is None:
                 self._blame(extras, other)
         return 0
@@ -1971,9 +2058,8 @@ class Agenda:
         round = Round()
         with self._tt.lock:
             found = self._find(job)
-            if found is None or found._state > RUNNING:
+            if found is None or found._state > RUNNING or not self._end(found, CANCELLED, round):
                 return False
-            self._end(found, CANCELLED, round)
             self._conclude(round)
         round.finish(self)
         return True
@@ -2000,6 +2086,7 @@ class Agenda:
         else:
             run_at = self._start(now, delay, at, "delay")
         round = Round()
+        moved = True
         while True:
             with self._tt.lock:
                 found = self._find(job)
@@ -2010,6 +2097,8 @@ class Agenda:
                     return False
                 if self._has_room_for(found, dated, spare):
                     extras = found._extras
+                    if not cython.compiled and found._entered == ENTERED:
+                        self._tt._hold(found._id)  # who comes in does not run it while it is half moved
                     if extras is not None and extras.kind != ONE_OFF:
                         extras.slot = carried(wall_at, self._offset, 0) if dated else run_at
                         extras.retrying = False
@@ -2026,7 +2115,7 @@ class Agenda:
                     elif dated:
                         self._arm_wall(found, extras)
                     else:
-                        self._arm(found, run_at)
+                        moved = self._arm(found, run_at)
                     self._rouse(round)
                     break
             found = extras = None  # here: the next round of the lock might drop the last reference
@@ -2034,7 +2123,7 @@ class Agenda:
             if dated:
                 self._wall._make_room(1)
         round.finish(self)
-        return True
+        return moved
 
     def _has_room_for(self, job: Job, dated: bool, spare: Extras | None) -> bool:
         """Whether a job can be moved; then it has a timer for its date, if it needs one. Caller holds the lock."""
@@ -2102,6 +2191,7 @@ class Agenda:
             found._extras.paused = False
             if found._entered == HELD_BACK and found._extras.blockers == 0:  # it came due in the pause
                 self._held_back -= 1
+                found._entered = ENTERED
                 self._put_back(found)
             self._rouse(round)
         round.finish(self)
@@ -2130,13 +2220,13 @@ class Agenda:
                         extras.extra = True
                         extras.planned = self._instant_of(found)
                         extras.planned_dated = extras.dated
-                    self._arm(found, now)
+                    moved = self._arm(found, now)
                     self._rouse(round)
                     break
             found = extras = None  # here: the next round of the lock might drop the last reference
             self._tt._make_room(1)
         round.finish(self)
-        return True
+        return moved
 
     def jobs(self) -> list[JobInfo]:
         """All jobs that have not ended, each as it was at one moment. Complexity: O(n); other calls go on meanwhile."""
@@ -2495,6 +2585,8 @@ class Agenda:
                 break
             count += 1
             job: Job = self._wall._item(timer_id)
+            if not cython.compiled and (job is None or job._entered != ON_WALL):
+                continue  # who came in has ended it, or moved it
             extras = job._extras
             job._entered = NOWHERE
             extras.dated = False
@@ -2811,6 +2903,8 @@ class Agenda:
             if timer_id < 0:
                 return None
             job: Job = self._line._item(timer_id)
+            if not cython.compiled and job is None:
+                continue  # who came in has ended it, and the history has forgotten it
             extras = job._extras
             if job._run_at > now:  # `now` may be from before the job was added: the lock was waited for since
                 now = max(now, monotonic_ns() if self._monotonic else self._last_now)
@@ -2818,7 +2912,12 @@ class Agenda:
                 self._tt._rearm(timer_id, job._run_at)  # moved on meanwhile, or the clock went back (promise 1)
                 if extras is not None and extras.lane is not None:
                     self._call_next(extras.lane)
-            elif extras is None or self._admit(job, extras, now):
+                continue
+            due_at = job._run_at
+            bucket = lag_bucket(now - due_at)
+            if not cython.compiled and not is_in_hand(self._tt, job, ENTERED):
+                continue
+            if extras is None or self._admit(job, extras, now):
                 break
         job._entered = NOWHERE
         job._state = RUNNING
@@ -2827,14 +2926,36 @@ class Agenda:
         job._started_at = now
         self._runs += 1
         self._started += 1
-        self._lags[lag_bucket(now - job._run_at)] += 1
+        self._lags[bucket] += 1
         if extras is not None:
+            extras.moved = False
             self._depart(job, extras, now)
+            if not cython.compiled and job._state > RUNNING:  # who came in has cancelled it, and it has not begun
+                job._run_at = due_at
+                self._untake(job)
+                notify(self._waiters_of(job) or [])
+                return self._take(now, bound)
         return job
+
+    def _untake(self, job: Job) -> int:
+        """A run that was taken does not begin. Caller holds the lock."""
+        bucket = lag_bucket(job._started_at - job._run_at)
+        job._going -= 1
+        job._attempts -= 1
+        self._runs -= 1
+        self._started -= 1
+        self._lags[bucket] -= 1
+        if job._extras is not None and job._extras.lane is not None:
+            job._extras.lane.running -= 1
+            self._call_next(job._extras.lane)
+            self._forget_lane(job._extras)
+        return 0
 
     def _admit(self, job: Job, extras: Extras, now: int) -> bool:
         """Whether a ready job with extras may start; if not, it is put where it waits. Caller holds the lock."""
         lane = extras.lane
+        if not cython.compiled and not is_in_hand(self._tt, job, ENTERED):
+            return False
         if job._going > 0 and extras.kind != ONE_OFF:
             job._entered = NOWHERE  # a slot inside its own run: `_next_turn` decides at the end of that (promise 6)
         elif extras.paused:
@@ -2845,33 +2966,47 @@ class Agenda:
         elif lane.running < lane.limit:
             lane.running += 1
             return True
-        elif lane.parked._put(job._run_at, self._tt._ticket(job._id), job._id):
-            job._entered = PARKED
-            self._parked += 1
-            return False
         else:
-            self._tt._rearm(job._id, later(now, 1_000_000))  # no memory to park it: it asks again
+            self._park(job, lane, now)
             return False
         if lane is not None:
             self._call_next(lane)
         return False
+
+    def _park(self, job: Job, lane: Lane, now: int) -> int:
+        """Let a job that came out of the ready line wait for its key. Caller holds the lock."""
+        job._entered = PARKED
+        self._parked += 1
+        if lane.parked._put(job._run_at, self._tt._ticket(job._id), job._id):
+            if not cython.compiled:
+                self._call_next(lane)  # who came in may have left the place, and did not find this one there
+        elif cython.compiled or is_in_hand(self._tt, job, PARKED):
+            job._entered = ENTERED
+            self._parked -= 1
+            self._tt._rearm(job._id, later(now, 1_000_000))  # no memory to park it: it asks again
+        return 0
 
     def _call_next(self, lane: Lane) -> int:
         """Let the best of those that wait for a key try again, if a place is free. Caller holds the lock.
 
         Whoever leaves a place, or the ready line without having taken one, calls the next: nobody scans, none is lost.
         """
-        if lane.running >= lane.limit or lane.parked is None:
+        if lane.parked is None:
             return 0
-        timer_id = lane.parked._pop(NO_BOUND)
-        if timer_id >= 0:
-            self._parked -= 1
-            self._put_back(self._tt._item(timer_id))
+        while lane.running < lane.limit:
+            timer_id = lane.parked._pop(NO_BOUND)
+            if timer_id < 0:
+                return 0
+            job: Job = self._tt._item(timer_id)
+            if cython.compiled or (job is not None and is_in_hand(self._tt, job, PARKED)):
+                self._parked -= 1
+                job._entered = ENTERED
+                self._put_back(job)
+                return 0
         return 0
 
     def _put_back(self, job: Job) -> int:
         """Return a job that was ready to the ready line, in its old place. Caller holds the lock."""
-        job._entered = ENTERED
         if not self._line._put(job._run_at, self._tt._ticket(job._id), job._id):
             self._tt._rearm(job._id, job._run_at)
         return 0
@@ -2879,13 +3014,13 @@ class Agenda:
     def _forget_lane(self, extras: Extras) -> int:
         """Caller holds the lock, and a reference to the job and so to the lane."""
         lane = extras.lane
-        if lane.jobs == 0 and lane.running == 0 and self._lanes.get(extras.key) is lane:
-            del self._lanes[extras.key]
+        lanes = self._lanes
+        if lane.jobs == 0 and lane.running == 0 and extras.key in lanes and lanes[extras.key] is lane:
+            del lanes[extras.key]
         return 0
 
     def _depart(self, job: Job, extras: Extras, now: int) -> int:
         """What the start of a run means for a job with extras. Caller holds the lock."""
-        extras.moved = False
         extras.nominal = job._run_at
         if extras.timeout > 0:
             extras.deadline = later(now, extras.timeout)
@@ -2915,7 +3050,9 @@ class Agenda:
             extras.nominal = extras.slot
             extras.turns += 1
             if extras.kind == FIXED_RATE:
-                extras.slot = later(extras.slot, extras.period)
+                following = later(extras.slot, extras.period)
+                if cython.compiled or not extras.moved:
+                    extras.slot = following
         if extras.kind == FIXED_RATE:
             if extras.on_missed == SKIP:
                 self._skipped += extras.advance(now)
@@ -2925,18 +3062,23 @@ class Agenda:
                     extras.slot = later(now, extras.period)
             else:
                 self._skipped += extras.catch_up(now)
-            if not extras.is_over():
+            if not extras.is_over() and (cython.compiled or not extras.moved):
                 self._arm(job, extras.shaken(extras.slot))
         return 0
 
-    def _arm(self, job: Job, run_at: int) -> int:
-        """Put a job on the timetable for its next run. `_has_room(1)` if it is on it already. Caller holds the lock."""
-        place = self._place_of(job)
-        self._tt._rearm(job._id, run_at)
+    def _arm(self, job: Job, run_at: int) -> bool:
+        """Put a job on the timetable for its next run. `_has_room(1)` if it is on it already. Caller holds the lock.
+
+        Returns: False if it has ended: who came in did that.
+        """
+        place = self._move_out(job)
+        goes_on = cython.compiled or job._state <= RUNNING
+        if goes_on:
+            job._run_at = run_at
+            job._entered = ENTERED
+            self._tt._rearm(job._id, run_at)
         self._vacate(job, place)
-        job._run_at = run_at
-        job._entered = ENTERED
-        return 0
+        return goes_on
 
     def _arm_next(self, job: Job, extras: Extras) -> int:
         """Put a job where it waits for its next run, on this clock or on the wall clock. As `_arm`."""
@@ -2952,27 +3094,41 @@ class Agenda:
 
     def _arm_wall(self, job: Job, extras: Extras) -> int:
         """Let a job wait for its `wall_at`; never short of memory, its timer there is held. Caller holds the lock."""
-        place = self._place_of(job)
+        before = job._entered
+        place = self._move_out(job)
         if place in (ENTERED, PARKED):
             self._tt._rearm(job._id, NEVER)  # in passing: its entry there is dead by that
-        if job._entered != NOWHERE:
+        if before != NOWHERE:
             self._tt._hold(job._id)
-        job._entered = NOWHERE
         self._vacate(job, place)
         if self._wall._live == 0:
             self._restless = True  # the watcher has not slept with an eye on the wall clock
         if extras.calendar and not extras.displaced and extras.steps != self._steps:
             self._unsettled = self._restless = True  # that clock was set back while the job was elsewhere
-        self._wall._rearm(extras.wall_id, extras.wall_at)
+        if not cython.compiled and job._state > RUNNING:
+            return 0
         extras.dated = True
         job._entered = ON_WALL
+        self._wall._rearm(extras.wall_id, extras.wall_at)
         return 0
 
-    def _place_of(self, job: Job) -> int:
-        """ENTERED: in the ready line; PARKED; ON_WALL; HELD_BACK; else NOWHERE, also for the timetable."""
-        if job._entered == ENTERED and self._tt._is_waiting(job._id):
+    def _move_out(self, job: Job) -> int:
+        """Take a job from where it waits; `_vacate` follows, when its entry there is dead. Caller holds the lock.
+
+        Returns: ENTERED: the ready line; PARKED; ON_WALL; HELD_BACK; else NOWHERE, also for the timetable.
+        """
+        is_ready = job._entered == ENTERED and not self._tt._is_waiting(job._id)
+        place = job._entered
+        job._entered = NOWHERE
+        if place == ENTERED and not is_ready:
             return NOWHERE
-        return job._entered
+        if place == PARKED:
+            self._parked -= 1
+        elif place == HELD_BACK:
+            self._held_back -= 1
+        elif place == ON_WALL:
+            job._run_at = carried(job._extras.wall_at, self._offset, 0)
+        return place
 
     def _vacate(self, job: Job, place: int) -> int:
         """The entry that a job had at `place` is dead now. Caller holds the lock."""
@@ -2981,14 +3137,10 @@ class Agenda:
             if job._extras is not None and job._extras.lane is not None:
                 self._call_next(job._extras.lane)
         elif place == PARKED:
-            self._parked -= 1
             job._extras.lane.parked._forget()
         elif place == ON_WALL:
             self._wall._hold(job._extras.wall_id)
-            job._run_at = carried(job._extras.wall_at, self._offset, 0)
             job._extras.dated = False
-        elif place == HELD_BACK:
-            self._held_back -= 1
         return 0
 
     def _succeed(self, job: Job, run: int, value: Any, round: Round) -> BaseException | None:
@@ -3143,6 +3295,10 @@ class Agenda:
                 self._substitutes += 1
             round.stoppers = extras.stoppers
             extras.stoppers = None
+        if current and extras is not None and extras.limit_id >= 0:
+            self._limits._hold(extras.limit_id)
+        if not cython.compiled:
+            current = current and job._state == RUNNING  # who came in may have ended it
         if current:
             if self._listening:
                 round.told = job
@@ -3151,8 +3307,6 @@ class Agenda:
             if failed and extras is not None:
                 round.error = extras.last_error
                 extras.last_error = error
-            if extras is not None and extras.limit_id >= 0:
-                self._limits._hold(extras.limit_id)
             if extras is not None and extras.kind != ONE_OFF:
                 round.event = FAILURE if failed else DONE
                 if self._closed:
@@ -3225,12 +3379,13 @@ class Agenda:
             return 0
         return self._arm(job, run_at)
 
-    def _end(self, job: Job, state: int, round: Round) -> int:
-        """SCHEDULED or RUNNING -> an end, for good. Caller holds the lock."""
+    def _end(self, job: Job, state: int, round: Round) -> bool:
+        """SCHEDULED or RUNNING -> an end, for good. Caller holds the lock. Returns: False if who came in did that."""
+        if not cython.compiled and job._state > RUNNING:
+            return False
         extras = job._extras
-        place = self._place_of(job)
         job._state = state
-        job._entered = NOWHERE
+        place = self._move_out(job)
         self._tt._disarm(job._id)
         self._vacate(job, place)
         if self._listening:
@@ -3277,7 +3432,7 @@ class Agenda:
             round.waiters = self._waiters_of(job)
             if state == CANCELLED and extras is not None:
                 round.future = extras.future
-        return 0
+        return True
 
     def _remember(self, job: Job) -> Job | None:
         """Note an ended job in the history; the job that is forgotten for it, or None. Caller holds the lock."""
@@ -3289,9 +3444,11 @@ class Agenda:
                 victim = job
             elif len(self._aging) <= 2 * self._history:
                 return None
-            else:
+            elif cython.compiled:
                 victim = self._aging.popleft()
                 self._aging.popleft()
+            else:
+                victim = pop_pair(self._aging)
         elif len(self._ended) < self._history:
             if self._note_end(job):
                 return None
@@ -3303,7 +3460,8 @@ class Agenda:
             self._oldest += 1
             if self._oldest == self._history:
                 self._oldest = 0
-        self._forget(victim)
+        if victim is not None:
+            self._forget(victim)
         return victim
 
     def _note_end(self, job: Job) -> bool:
@@ -3311,9 +3469,11 @@ class Agenda:
         try:
             if self._aging is None:
                 self._ended.append(job)
-            else:
+            elif cython.compiled:
                 self._aging.append(job)
                 self._aging.append(monotonic_ns() if self._monotonic else self._last_now)
+            else:
+                self._aging.extend((job, monotonic_ns() if self._monotonic else self._last_now))  # in one step
         except MemoryError:  # the job has ended all the same
             if self._aging is not None and len(self._aging) & 1:
                 self._aging.pop()
@@ -3323,7 +3483,7 @@ class Agenda:
     def _forget(self, victim: Job) -> int:
         """Nobody is to find an ended job by its id any more. Caller holds the lock, and a reference to the job."""
         extras = victim._extras
-        if extras is not None and extras.name is not None and self._names.get(extras.name) is victim:
+        if extras is not None and extras.name in self._names and self._names[extras.name] is victim:
             del self._names[extras.name]
         self._tt._release(victim._id)
         return 0
@@ -3334,10 +3494,14 @@ class Agenda:
         while True:
             victim = None
             with self._tt.lock:
-                if len(self._aging) > 0 and now - self._aging[1] > self._history_age:
-                    victim = self._aging.popleft()
-                    self._aging.popleft()
-                    self._forget(victim)
+                if self._aging and now - self._aging[1] > self._history_age:
+                    if cython.compiled:
+                        victim = self._aging.popleft()
+                        self._aging.popleft()
+                    else:
+                        victim = pop_pair(self._aging)
+                    if victim is not None:
+                        self._forget(victim)
             if victim is None:
                 return 0
 
@@ -3359,10 +3523,14 @@ class Agenda:
         """
         if self._idle_count == 0 or self._waking or self._paused or self._line._waiting() == 0:
             return None
+        if not cython.compiled and (self._idle_count == 0 or self._waking):
+            return None  # who came in has booked it
         worker = self._idle[self._idle_count - 1]
         if not cython.compiled:
             signal(worker)
             worker = None
+            if self._waking:
+                return None  # who came in has booked it
         self._waking = True
         self._idle_count -= 1
         return worker
@@ -3731,11 +3899,7 @@ class Agenda:
     def _retract(self, job: Job, round: Round) -> int:
         with self._tt.lock:
             round.job = None
-            job._going -= 1
-            job._attempts -= 1
-            self._runs -= 1
-            self._started -= 1
-            self._lags[lag_bucket(job._started_at - job._run_at)] -= 1
+            self._untake(job)
             if job._state == RUNNING:
                 self._end(job, CANCELLED, round)
                 round.future = None  # it is cancelled already; the job still refers to it
@@ -3836,8 +4000,9 @@ class Agenda:
             one_off = job._extras is None or job._extras.kind == ONE_OFF
             if job._state <= RUNNING and not (one_off and job._state == RUNNING) and (cancel_ready or not due):
                 count = 1 if job._going == 0 else 0
+                if not self._end(job, CANCELLED, round):
+                    count = 0
                 self._unstarted += count
-                self._end(job, CANCELLED, round)
             self._conclude(round)
         round.finish(self)
         return count
