@@ -9,6 +9,7 @@ import argparse
 import faulthandler
 import importlib
 import json
+import signal
 import sys
 import unittest
 from collections.abc import Callable
@@ -33,6 +34,8 @@ def main() -> int:
     options = parser.parse_args()
     peer: Peer = importlib.import_module(f"tools.peers.{options.name}").PEER
     faulthandler.dump_traceback_later(options.timeout, exit=True)
+    # A shell's background jobs ignore it, and so would tests that interrupt themselves until it works.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     plugin = peer.substitute() if options.side == "drop-in" else None
     with open(options.outcomes, "a", encoding="utf-8") as file:
 
