@@ -129,7 +129,7 @@ tsan:
 parallel:
 	@$(free_python) && tools/install.sh "$(VENV)-freethreaded" "$$python" parallel
 	$(VENV)-freethreaded/bin/python -P -m pytest --parallel-threads=4 \
-		-o thread_unsafe_fixtures="$$(printf '%s\n' agenda clock limit park ran table)" \
+		-o thread_unsafe_fixtures="$$(printf '%s\n' agenda clock park ran table)" \
 		$(or $(ARGS),tests/test_timetable.py tests/test_units.py tests/test_retry.py)
 
 bench-freethreaded:

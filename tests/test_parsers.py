@@ -1,14 +1,11 @@
 """Arbitrary bytes and text in what reads them: a result or the documented error, nothing else, in bounded time.
 
-Bounded: what is given here is large, or of a shape that makes a careless parser take years. A test that hangs has
-failed, and ends the process.
+Bounded: what is given here is large, or of a shape that makes a careless parser take years. pytest ends a test that hangs.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -25,14 +22,6 @@ REASONS = re.compile(
 )
 LINE = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326 "http://x/" "Mozilla"'
 SEEDS = (LINE, b'807256800.25,"a ""client"""', b"unix_seconds,client", b"", b"\xef\xbb\xbf")
-
-
-@pytest.fixture(autouse=True)
-def limit(capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
-    with capfd.disabled():
-        faulthandler.dump_traceback_later(300, exit=True)
-        yield
-        faulthandler.cancel_dump_traceback_later()
 
 
 def parsed(line: bytes) -> None:
