@@ -1,6 +1,6 @@
 """Arbitrary bytes and text in what reads them: a result or the documented error, nothing else, in bounded time.
 
-Bounded: what is given here is large, or of a shape that makes a careless parser take years. pytest ends a test that hangs.
+Bounded: what is given here is large, or of a shape that makes a careless parser take years. pytest ends what hangs.
 """
 
 from __future__ import annotations
